@@ -81,10 +81,11 @@ class Definition:
             columns.append(replace(known, is_key=sent.is_key))
         ordinary = {column.number for column in self.columns} - set(self.omitted)
         is_whole = ordinary <= {column.number for column in columns}
-        return replace(relation, columns=tuple(columns), catalog=replace(self._known, is_whole=is_whole))
+        return replace(relation, columns=tuple(columns), catalog=replace(self._mark_of_relation, is_whole=is_whole))
 
     @property
-    def _known(self) -> CatalogMark:
+    def _mark_of_relation(self) -> CatalogMark:
+        """Without TABLE, which stands for numbers that the next Message has."""
         return replace(self.mark, computed=tuple(number for number in self.mark.computed if number != TABLE))
 
     def applied(self, relation: Relation) -> Relation:
@@ -96,7 +97,7 @@ class Definition:
         keys = {column.number for column in relation.columns if column.is_key}
         sent = (column for column in self.columns if column.number not in self.omitted)
         columns = tuple(replace(c, is_key=is_full or c.number in keys) for c in sent)
-        return replace(followed, columns=columns, catalog=replace(self._known, is_whole=True))
+        return replace(followed, columns=columns, catalog=replace(self._mark_of_relation, is_whole=True))
 
     def followed(self, relation: Relation) -> Relation:
         """An earlier description with changes that don't need a row: the name, rewrites, and the forms of types."""

@@ -30,7 +30,7 @@ Action = dict[str, Any]
 
 MOST_COMMITS = 5  # to read one by one
 
-DELTA_LOG = "org.apache.spark.sql.delta.DeltaLog"
+_DELTA_LOG = "org.apache.spark.sql.delta.DeltaLog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +186,4 @@ def _log(spark: SparkSession, place: Place) -> Any | None:
     """None for a table in another catalog than Spark's own, which may control who reads and writes it."""
     session = cast(Any, spark)._jsparkSession
     table = catalog_table(spark, place) if place.is_in_catalog else place.name
-    return None if table is None else java_class(spark, DELTA_LOG).forTable(session, table)
+    return None if table is None else java_class(spark, _DELTA_LOG).forTable(session, table)

@@ -11,7 +11,7 @@ from typing import Any, cast
 from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
-HADOOP_PATH = "org.apache.hadoop.fs.Path"
+_HADOOP_PATH = "org.apache.hadoop.fs.Path"
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
@@ -39,7 +39,7 @@ def scala_option(spark: SparkSession, value: Any) -> Any:
 
 
 def hadoop_path(spark: SparkSession, *parts: Any) -> Any:
-    return java_class(spark, HADOOP_PATH)(*parts)
+    return java_class(spark, _HADOOP_PATH)(*parts)
 
 
 def _utilities(spark: SparkSession) -> Any:
