@@ -243,6 +243,8 @@ class PreparedFiles(Prepared[AppliedFiles]):
 
     def result(self) -> AppliedFiles:
         plan = self.plan
-        rounded = tuple(plan.path_of(number) for number in files_with_rounded_floats(plan.rows))
+        rounded = tuple(
+            plan.path_of(number) for number in files_with_rounded_floats(plan.rows, plan.targets.statistics.changed)
+        )
         summary = summarize(self.world, plan, self.results, self.accounts)
         return AppliedFiles(self.batch, replace(summary, rounded_floats=rounded), plan.files.later)

@@ -237,7 +237,8 @@ def _written(task: TableTask, lsn: int) -> TableState:
 
 
 def _remarks(world: World, plan: BatchPlan) -> tuple[str, ...]:
-    rounded = (rounding_remark(plan.path_of(number)) for number in files_with_rounded_floats(plan.rows))
+    files = files_with_rounded_floats(plan.rows, plan.targets.statistics.changed)
+    rounded = (rounding_remark(plan.path_of(number)) for number in files)
     written = (task.oid for task in plan.tables.tasks)
     shapes = [task.shape for task in plan.tables.tasks]
     copies = unmasked_copies(world.config, plan.assembly.relations, written)
