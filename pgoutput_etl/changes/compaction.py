@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.changes.fast_events import event_batches
-from pgoutput_etl.changes.key_chains import complete_chains, with_chains
+from pgoutput_etl.changes.key_chains import net_chains, with_chains
 from pgoutput_etl.changes.key_facts import hashes_of
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
@@ -132,7 +132,7 @@ def as_net(events: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     """The events as net_schema. events: no two may have the same key."""
     schema = shape.net_schema()
     deletes = pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))
-    made = {"_delete": deletes, "_chain": complete_chains(events)}
+    made = {"_delete": deletes, "_chain": net_chains(events)}
     columns = [made[name] if name in made else events.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -15,7 +15,7 @@ from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.scan.blocks import UNPACKED_BY, unpacked
 from pgoutput_etl.schema.relation_history import RelationVersions
 
-_ROWS_PER_FILE = 500  # sampled from a block
+_ROWS_PER_FILE = 100  # sampled from a block
 
 _BLOCKS = 8  # sampled from a large batch: the driver reads at most 0.5 MB of each, or the part of a landed file
 

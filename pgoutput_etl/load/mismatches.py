@@ -89,7 +89,7 @@ class Chains:
 
 def chain_facts(shape: TableShape) -> dict[str, Column]:
     """Aggregates over materialized net rows, for `chains_in`."""
-    presumes = F.coalesce(F.col("_chain.op").isin(*PRESUMING), F.lit(False))
+    presumes = _presumes()
     counts = {"presuming": presumes, "moved": F.col("_chain.op") == MOVED_IN, "others": ~presumes}
     limits = {
         f"{limit.__name__}{i}": limit(F.when(~presumes, F.col(f"c{i}")))
@@ -98,6 +98,10 @@ def chain_facts(shape: TableShape) -> dict[str, Column]:
     }
     known = {name: F.coalesce(F.count_if(column), F.lit(0)) for name, column in counts.items()}
     return {**counted("_chain", F.lit(None).cast("boolean")), **known, **limits}
+
+
+def _presumes() -> Column:
+    return F.coalesce(F.col("_chain.op").isin(*PRESUMING), F.lit(False))
 
 
 def chains_in(values: Mapping[str, Any], shape: TableShape) -> Chains:
@@ -151,7 +155,7 @@ def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ra
     """True if the target has a row under a key whose chain doesn't assume one. ranges: of these keys."""
     if ranges and files_left(stored, rows_within(stored, shape, ranges)) == 0:
         return False
-    others = net.where(~F.col("_chain.op").isin(*PRESUMING)).select(F.struct("*").alias("s"))
+    others = net.where(~_presumes()).select(F.struct("*").alias("s"))
     return bool(others.join(stored.alias("t"), same_key(shape, ranges), "left_semi").limit(1).count())
 
 

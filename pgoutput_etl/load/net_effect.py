@@ -46,6 +46,7 @@ class TableEvents:
     only_inserts: no event is an UPDATE or DELETE. deletes: an event may remove a row. keys: the events' keys if all are
     INSERTs; None if unknown. ranges: key ranges, if the events are on the driver. net: the events, if they are on the
     driver and are net or INSERTs of a bag. unreduced: other events with keys, if they are on the driver.
+    have_chains: events on the driver stand for superseded ones, too.
     """
 
     make: Callable[[], DataFrame]
@@ -58,6 +59,7 @@ class TableEvents:
     ranges: Ranges = field(default_factory=dict)
     net: pa.RecordBatch | None = None
     unreduced: pa.RecordBatch | None = None
+    have_chains: bool = False
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -66,7 +68,7 @@ class TableEvents:
     @property
     def are_plain(self) -> bool:
         """True if all events are INSERTs of distinct keys, so that none contradicts another."""
-        return self.only_inserts and self.keys is not None and self.keys.facts.are_unique
+        return self.only_inserts and self.keys is not None and self.keys.facts.are_unique and not self.have_chains
 
 
 def with_sequence(events: DataFrame) -> DataFrame:

@@ -104,7 +104,7 @@ class TableShape:
 
     def net_schema(self) -> pa.Schema:
         """The columns of an event that matter if no other event has its key. _delete: the event removes the row.
-        _chain: set even if the event stands only for itself."""
+        _chain: as from `net_chains`."""
         events = self.event_schema()
         names = [f"c{i}" for i in range(len(self.columns))] + ["_lsn", "_ts", "_xid", "_unrep", "_chain"]
         return pa.schema([*(events.field(name) for name in names), pa.field("_delete", pa.bool_())])

@@ -60,6 +60,10 @@ def expected(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return chains
 
 
+def assumes_nothing(chain: dict[str, Any]) -> bool:
+    return chain["op"] == "I" and not chain["missing"] + chain["doubled"]
+
+
 @pytest.mark.parametrize("toast", [False, True])
 @given(DRAWN, st.sets(st.integers(0, 13)))
 @example(
@@ -80,7 +84,8 @@ def test_chains_are_the_same_however_events_are_divided(
     for batch in together:
         events, is_net = without_superseded(batch, shape)
         if is_net:
-            assert {row["c0"]: row["_chain"] for row in as_net(events, shape).to_pylist()} == wanted
+            told = {key: None if assumes_nothing(chain) else chain for key, chain in wanted.items()}
+            assert {row["c0"]: row["_chain"] for row in as_net(events, shape).to_pylist()} == told
         # The first of a key's events has the chain of those that were dropped; Spark combines it with the others.
         first: dict[str, dict[str, Any]] = {}
         for row in reversed(events.to_pylist()):
