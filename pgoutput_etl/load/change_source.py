@@ -130,9 +130,7 @@ class ChangeBlocks:
             return frame(self.rows.spark, rows).coalesce(1)  # one file
 
         unreduced = events if own is None and shape.key else None
-        have_chains = events.column("_chain").null_count < events.num_rows
-        size = task.changes.size
-        return TableEvents(local, is_net, size, True, only_inserts, deletes, keys, ranges, own, unreduced, have_chains)
+        return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges, own, unreduced)
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window, only_inserts = span.shape, window_of(task, span, self.windows), _only_inserts(task)

@@ -46,7 +46,6 @@ class TableEvents:
     only_inserts: no event is an UPDATE or DELETE. deletes: an event may remove a row. keys: the events' keys if all are
     INSERTs; None if unknown. ranges: key ranges, if the events are on the driver. net: the events, if they are on the
     driver and are net or INSERTs of a bag. unreduced: other events with keys, if they are on the driver.
-    have_chains: events on the driver stand for superseded ones, too.
     """
 
     make: Callable[[], DataFrame]
@@ -59,7 +58,6 @@ class TableEvents:
     ranges: Ranges = field(default_factory=dict)
     net: pa.RecordBatch | None = None
     unreduced: pa.RecordBatch | None = None
-    have_chains: bool = False
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -67,8 +65,11 @@ class TableEvents:
 
     @property
     def are_plain(self) -> bool:
-        """True if all events are INSERTs of distinct keys, so that none contradicts another."""
-        return self.only_inserts and self.keys is not None and self.keys.facts.are_unique and not self.have_chains
+        """True if all events are INSERTs of distinct keys, so that none contradicts another. The driver's may stand for
+        INSERTs that they superseded."""
+        if not self.only_inserts or self.keys is None or not self.keys.facts.are_unique:
+            return False
+        return self.net is None or self.net.column("_chain").null_count == self.net.num_rows
 
 
 def with_sequence(events: DataFrame) -> DataFrame:

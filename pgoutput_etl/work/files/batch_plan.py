@@ -14,6 +14,7 @@ from pgoutput_etl.ingest.assemble import assemble, configured
 from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file, relations_in
 from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.ingest.quarantine import damage_remarks
+from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import CommitOrderError, check_history
 from pgoutput_etl.landing.selection import MISPLACED
@@ -60,6 +61,11 @@ class BatchPlan:
             first_lsns = held_from(held, self.targets.cutoffs)
             statistics = self.rows.statistics(StatisticsRequest(held_from=first_lsns))
         return statistics.accounts() | self.files.accounts_of_others()
+
+    def rounded_floats(self) -> tuple[str, ...]:
+        """The paths of files whose floats seem to be rounded by the sender."""
+        files = files_with_rounded_floats(self.rows, self.targets.statistics.changed)
+        return tuple(map(self.path_of, files))
 
     def damages(self) -> list[str]:
         """One line for each unreadable range of bytes."""

@@ -16,7 +16,6 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files, read_later
 from pgoutput_etl.ingest.listing import FilesChangedError
-from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
@@ -243,8 +242,5 @@ class PreparedFiles(Prepared[AppliedFiles]):
 
     def result(self) -> AppliedFiles:
         plan = self.plan
-        rounded = tuple(
-            plan.path_of(number) for number in files_with_rounded_floats(plan.rows, plan.targets.statistics.changed)
-        )
         summary = summarize(self.world, plan, self.results, self.accounts)
-        return AppliedFiles(self.batch, replace(summary, rounded_floats=rounded), plan.files.later)
+        return AppliedFiles(self.batch, replace(summary, rounded_floats=plan.rounded_floats()), plan.files.later)

@@ -15,7 +15,6 @@ from pgoutput_etl.answers.next_commands import Findings, NextCommand, next_comma
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
-from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
@@ -237,8 +236,6 @@ def _written(task: TableTask, lsn: int) -> TableState:
 
 
 def _remarks(world: World, plan: BatchPlan) -> tuple[str, ...]:
-    files = files_with_rounded_floats(plan.rows, plan.targets.statistics.changed)
-    rounded = (rounding_remark(plan.path_of(number)) for number in files)
     written = (task.oid for task in plan.tables.tasks)
     shapes = [task.shape for task in plan.tables.tasks]
     copies = unmasked_copies(world.config, plan.assembly.relations, written)
@@ -246,7 +243,7 @@ def _remarks(world: World, plan: BatchPlan) -> tuple[str, ...]:
         *copies,
         *changeable_keys(shapes),
         *partition_remarks(shapes),
-        *rounded,
+        *map(rounding_remark, plan.rounded_floats()),
         *_views_remark(world.config.target),
     )
 
