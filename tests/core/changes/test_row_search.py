@@ -15,6 +15,7 @@ from pgoutput_etl.changes.row_search import Condition, FoundChange, RowKey, RowS
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.replay.mirror import ReplayedTable
+from pgoutput_etl.schema.column_matching import UndecidedError
 from pgoutput_etl.types import load_text
 from tests.support.archived_tables import landed
 from tests.support.erased_changes import Landed, keys_of
@@ -230,7 +231,11 @@ def test_the_archive_replays_to_the_tables_without_these_rows(seeds: range) -> N
         chance = random.Random(seed)
         history = random_history(chance, replace(random_options(chance), evicts_prepared=False))
         archive = Landed([landed(file, chance) for night in history.nights(chance) for file in night])
-        before = archive.replayed().tables()
+        try:
+            before = archive.replayed().tables()
+        except UndecidedError:  # columns renamed and dropped between two changes
+            seen["undecided before"] += 1
+            continue
         keyed = sorted(oid for oid, table in before.items() if table.shape.key)
         if not keyed:
             continue
@@ -243,7 +248,11 @@ def test_the_archive_replays_to_the_tables_without_these_rows(seeds: range) -> N
             continue
         if not keys:  # only truncates
             continue
-        conditions, found = archive.all_found(oid, dict(chance.choice(keys)))
+        try:
+            conditions, found = archive.all_found(oid, dict(chance.choice(keys)))
+        except TableError:  # a column of the key may have been renamed
+            seen["refused"] += 1
+            continue
         seen["several keys"] += len({tuple(condition) for condition in conditions}) > 1
         erased = archive.without(found)
         try:
@@ -270,3 +279,4 @@ def test_the_archive_replays_to_the_tables_without_these_rows(seeds: range) -> N
     assert seen["undescribed"] < len(seeds) / 2
     assert seen["other columns"] < len(seeds) / 5
     assert seen["undecided"] < len(seeds) / 10
+    assert seen["undecided before"] + seen["refused"] < len(seeds) / 10
