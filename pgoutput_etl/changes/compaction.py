@@ -32,20 +32,29 @@ _MAX_BYTES = 1 << 26
 
 _BATCH_ROWS = 1 << 14
 
+# If more than this share of a group's events is left, compacting it was in vain: the next groups are sent as they are.
+_IN_VAIN, _NOT_COMPACTED = 0.9, 3
+
 
 def events_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """The typed events of a table's blocks, compacted in groups of a few hundred thousand events."""
-    pending: list[pa.RecordBatch] = []
+    for group in _groups(typed_events_of(blocks, statuses, window, shape)):
+        yield from _compacted(group, shape)
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in typed_events_of(blocks, statuses, window, shape):
-        pending.append(batch)
+    for batch in batches:
+        group.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _MAX_ROWS or size >= _MAX_BYTES:
-            yield from _compacted(pending, shape)
-            pending, rows, size = [], 0, 0
-    yield from _compacted(pending, shape)
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
 
 
 def net_events_of(
@@ -74,28 +83,45 @@ def bucketed_events_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
     """Like `events_of`, but as rows of EXCHANGE_SCHEMA for `net_events_of_buckets`. Equal keys are in the same bucket,
-    and Spark shuffles a few large values instead of single events. shape: `is_net_by_itself` must be true."""
-    for batch in events_of(blocks, statuses, window, shape):
+    and Spark shuffles a few large values instead of single events; groups are sent as they are where few events of a
+    group have the same key. shape: `is_net_by_itself` must be true."""
+    for batch in _worth_compacting(_groups(typed_events_of(blocks, statuses, window, shape)), shape):
         hashes = hashes_of([batch.column(f"c{i}") for i in shape.key], shape)
         bucket = (
             np.zeros(batch.num_rows, np.int64) if hashes is None else (hashes % np.uint64(buckets)).astype(np.int64)
         )
         order = np.argsort(bucket, kind="stable")
         ends = np.searchsorted(bucket[order], np.arange(buckets), "right").tolist()
-        in_order = batch.take(pa.array(order))
+        in_order = _taken(batch, order)
         for number, (begin, end) in enumerate(pairwise([0, *ends])):
             if begin < end:
                 row = {"bucket": number, "events": _ipc_stream(in_order.slice(begin, end - begin))}
                 yield pa.RecordBatch.from_pylist([row], EXCHANGE_SCHEMA)
 
 
+def _worth_compacting(groups: Iterable[list[pa.RecordBatch]], shape: TableShape) -> Iterator[pa.RecordBatch]:
+    """Groups of events, compacted unless few events of an earlier group were superseded."""
+    not_compacted = 0
+    for group in groups:
+        if not_compacted:
+            not_compacted -= 1
+            yield from _joined(group)
+            continue
+        compacted = [*_compacted(group, shape)]
+        left, all_of_them = (sum(batch.num_rows for batch in batches) for batches in (compacted, group))
+        if left > _IN_VAIN * all_of_them:
+            not_compacted = _NOT_COMPACTED
+        yield from compacted
+
+
 def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
     """The last event of each key. batches: rows of EXCHANGE_SCHEMA, in complete buckets."""
     by_bucket: dict[int, list[pa.RecordBatch]] = {}
+    schema = shape.event_schema()
     for batch in batches:
         for number, events in zip(batch.column("bucket").to_pylist(), batch.column("events"), strict=True):
             with pa.ipc.open_stream(events.as_buffer()) as reader:
-                by_bucket.setdefault(number, []).extend(reader)
+                by_bucket.setdefault(number, []).extend(_with_nulls(batch, schema) for batch in reader)
     while by_bucket:
         _, events = by_bucket.popitem()
         events.sort(key=_first_position)  # each batch is in commit order; sorted, usually all of them are
@@ -103,10 +129,10 @@ def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) 
 
 
 def _ipc_stream(events: pa.RecordBatch) -> bytes:
-    """Compressed, because Spark copies each byte several times."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, events.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_batch(events)
+    """Without columns that are entirely NULL. Compressed, because Spark copies each byte several times."""
+    sink, stored = pa.BufferOutputStream(), events.select(_not_null(events))
+    with pa.ipc.new_stream(sink, stored.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(stored)
     return bytes(sink.getvalue())
 
 
@@ -148,8 +174,44 @@ def _compacted(batches: list[pa.RecordBatch], shape: TableShape) -> Iterator[pa.
     if not can_supersede(shape):
         yield from batches
     elif batches:
-        for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+        for batch in _joined(batches):
             yield without_superseded(batch, shape)[0]
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One batch, or several if a column would be too large for one."""
+    table = pa.Table.from_batches(batches)
+    for batch in table.select(_not_null(table)).combine_chunks().to_batches():
+        yield _with_nulls(batch, table.schema)
+
+
+def _taken(events: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
+    """Like events.take(numbers), which takes as long for NULLs as for values."""
+    taken = events.select(_not_null(events)).take(pa.array(numbers))
+    return _with_nulls(taken, events.schema)
+
+
+def _chosen(events: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
+    """The events with these numbers, in the order of `events`: where most are left, a filter is faster than a take."""
+    is_chosen = np.zeros(events.num_rows, np.bool_)
+    is_chosen[numbers] = True
+    chosen = events.select(_not_null(events)).filter(pa.array(is_chosen))
+    return _with_nulls(chosen, events.schema)
+
+
+def _not_null(events: pa.RecordBatch | pa.Table) -> list[str]:
+    """The columns with values. Most tables' events have none in several: chains, texts of unrepresentable values, and
+    old keys."""
+    return [name for name in events.schema.names if events.column(name).null_count < events.num_rows]
+
+
+def _with_nulls(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With the columns of `schema`; those that `events` lacks are NULL."""
+    columns = {name: events.column(name) for name in events.schema.names}
+    arrays = [
+        columns[field.name] if field.name in columns else pa.nulls(events.num_rows, field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def can_supersede(shape: TableShape) -> bool:
@@ -169,8 +231,7 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     if not shape.toast and _are_in_order(position):
         if int(key.max(initial=-1)) + 1 == len(key):
             return events, True
-        events, last = _last_in(np.argsort(key, kind="stable"), events, key, shape)
-        return events.take(pa.array(last)), True
+        return _chosen(*_last_in(np.argsort(key, kind="stable"), events, key, shape)), True
     order = np.lexsort((*position, key))
     key = key[order]
     is_whole = ~_leaves_toast(events, shape)[order]
@@ -185,20 +246,21 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     is_unique = bool((is_last[kept] & is_whole[kept]).all())
     if kept.all():
         return events, is_unique
-    return with_chains(events, order, key, kept, shape).take(pa.array(np.sort(order[kept]))), is_unique
+    return _chosen(with_chains(events, order, key, kept, shape), order[kept]), is_unique
 
 
 def last_of_keys(events: pa.RecordBatch, key: Integers, shape: TableShape) -> tuple[pa.RecordBatch, Integers]:
     """The events with chains (changes/key_chains.py), and the numbers of those that are the last of their key, whose
     chain stands for all of them. key: a number per event, the same for equal keys."""
-    return _last_in(np.lexsort((*positions(events), key)), events, key, shape)
+    events, last = _last_in(np.lexsort((*positions(events), key)), events, key, shape)
+    return events, np.sort(last)
 
 
 def _last_in(
     order: Integers, events: pa.RecordBatch, key: Integers, shape: TableShape
 ) -> tuple[pa.RecordBatch, Integers]:
     is_last = _are_last(key[order])
-    return with_chains(events, order, key[order], is_last, shape), np.sort(order[is_last])
+    return with_chains(events, order, key[order], is_last, shape), order[is_last]
 
 
 def _are_last(key: Integers) -> npt.NDArray[np.bool_]:

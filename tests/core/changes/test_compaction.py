@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.changes import compaction
-from pgoutput_etl.changes.compaction import bucketed_events_of, net_events_of, net_events_of_buckets
+from pgoutput_etl.changes.compaction import as_net, bucketed_events_of, net_events_of, net_events_of_buckets
 from pgoutput_etl.changes.window import Window
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import Packer
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.schema.table_shape import table_shape
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.small_archives import Change, copydata, delete, insert, table, transaction, update
 from tests.support.small_archives import T as OID
@@ -64,6 +65,11 @@ def last_events(events: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     return sorted((r["c0"], r["c1"], r["_op"] in "DX", r["c2"], r["_file"], r["_ordinal"]) for r in rows)
 
 
+def chains(events: list[pa.RecordBatch], shape: TableShape) -> dict[tuple[str, str], Any]:
+    rows = [row for batch in events for row in as_net(batch, shape).to_pylist()]
+    return {(row["c0"], row["c1"]): row["_chain"] for row in rows}
+
+
 @given(CHANGES, st.integers(1, 9), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_net_events_of_one_task_and_of_several(
     drawn: list[tuple[str, int, str]], per_file: int, buckets: int, chance: Random
@@ -82,7 +88,11 @@ def test_net_events_of_one_task_and_of_several(
     one_task = [*net_events_of([block for file in files for block in file], statuses, Window(), shape)]
     assert last_events(one_task) == sorted(expected.values())
 
-    exchanged = [batch for file in files for batch in bucketed_events_of(file, statuses, Window(), shape, buckets)]
+    tasks = [[block for file in files[n : n + 4] for block in file] for n in range(0, len(files), 4)]
+    with patch.object(compaction, "_MAX_ROWS", 1), patch.object(compaction, "_NOT_COMPACTED", chance.randint(0, 2)):
+        exchanged = [batch for task in tasks for batch in bucketed_events_of(task, statuses, Window(), shape, buckets)]
     chance.shuffle(exchanged)
     assert {number for batch in exchanged for number in batch.column("bucket").to_pylist()} <= set(range(buckets))
-    assert last_events([*net_events_of_buckets(exchanged, shape)]) == sorted(expected.values())
+    reduced = [*net_events_of_buckets(exchanged, shape)]
+    assert last_events(reduced) == sorted(expected.values())
+    assert chains(reduced, shape) == chains(one_task, shape)
