@@ -13,15 +13,18 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import psutil
-
 from benchmarks.corpora import ROOT
+from benchmarks.processes import busy_seconds
 from benchmarks.sessions import WORK, fresh
+from benchmarks.small_nights import small_night
 from tests.support.servers.postgres import Server
 
 Progress = Callable[[str], None]
 
 _TABLES, _LOADED, _ROWS = 35, 21, 500  # tables of the server, those that a snapshot loads, and the rows of each
+
+# Tables of three rows: those that change in a run, and those that are new, each in a schema of its own.
+CHANGED, NEW = (200, 500), 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,41 @@ class ColdCommand:
 
 
 def measure_cold(runs: int, progress: Progress) -> list[ColdCommand]:
-    """The demo, to an empty folder, and jobs that change none or all of a server's small tables. A first run, which
-    isn't counted, compiles, and keeps classes of Spark."""
+    """The demo, to an empty folder, jobs that change none or all of a server's small tables, and runs of `apply` with
+    many small tables. A first run, which isn't counted, compiles, keeps classes of Spark, and creates tables."""
     demo = _measured("demo", runs, progress, lambda: _pgoutput_etl("demo", fresh(WORK / "cold")))
-    return [demo, *_jobs_of_small_tables(runs, progress)]
+    return [demo, *_jobs_of_small_tables(runs, progress), *_many_tables(runs, progress)]
+
+
+def _many_tables(runs: int, progress: Progress) -> Iterator[ColdCommand]:
+    for tables in CHANGED:
+        yield _measured(f"apply of {tables} changed tables", runs, progress, _Nights(tables, False).run)
+    new = _Nights(NEW, True)
+    yield _measured(f"apply of {NEW} new tables in {NEW} schemas", runs, progress, new.run)
+
+
+class _Nights:
+    """Nights that each change the same tables. are_new: every run starts with an empty target."""
+
+    def __init__(self, tables: int, are_new: bool) -> None:
+        self.tables, self.are_new, self.night = tables, are_new, 0
+        self.work, self.landing = fresh(WORK / "cold"), fresh(WORK / "cold/landing")
+        self.config = _configured(self.work, self.landing)
+
+    def run(self) -> None:
+        if self.are_new:
+            shutil.rmtree(self.work / "tables", ignore_errors=True)
+        content = small_night(self.night, self.tables, has_own_schemas=self.are_new)
+        (self.landing / f"{self.night:04}.bin").write_bytes(content)
+        self.night += not self.are_new
+        _pgoutput_etl("apply", self.work, "--config", str(self.config))
+
+
+def _configured(work: Path, landing: Path) -> Path:
+    file = work / "small.yaml"
+    source = f"{{name: small, landing: {landing}, snapshot: accept}}"
+    file.write_text(f"source: {source}\ntarget: {{root: {work / 'tables'}}}\n")
+    return file
 
 
 def _jobs_of_small_tables(runs: int, progress: Progress) -> Iterator[ColdCommand]:
@@ -50,15 +84,13 @@ def _jobs_of_small_tables(runs: int, progress: Progress) -> Iterator[ColdCommand
         url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
 
         def job(name: str, folder: str, *arguments: str) -> None:
-            settings = (f"target.root={work / folder}", "source.snapshot=accept")
-            given = [part for setting in settings for part in ("--set", setting)]
-            _pgoutput_etl(name, work, "--config", str(work / "small.yaml"), *given, *arguments)
+            _pgoutput_etl(name, work, "--config", str(config), "--set", f"target.root={work / folder}", *arguments)
 
         def snapshot() -> None:
             shutil.rmtree(work / "loaded", ignore_errors=True)
             job("snapshot", "loaded", "--server", url, "--tables", ",".join(f"public.t{n}" for n in range(_LOADED)))
 
-        (work / "small.yaml").write_text(f"source: {{name: small, landing: {landing}}}\ntarget: {{root: unset}}\n")
+        config = _configured(work, landing)
         job("apply", "tables")
         verify = partial(job, "verify", "tables", "--server", url)
         yield _measured(f"verify of {_TABLES} small tables", runs, progress, verify)
@@ -91,10 +123,3 @@ def _pgoutput_etl(job: str, folder: Path, *arguments: str) -> None:
     subprocess.run(
         [sys.executable, "-c", start, job, *arguments], check=True, capture_output=True, cwd=folder, env=environment
     )
-
-
-def busy_seconds() -> float:
-    """CPU seconds of the whole machine since it started, as nothing else runs beside a benchmark: Java outlives the
-    process that starts it, so nobody waits for it, and its seconds are nobody's children's."""
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system)

@@ -60,7 +60,16 @@ GOALS = (
     Goal("each further small table, Spark jobs", "small", each_further_table("jobs"), 1),
     Goal("one table of three rows, with the start, s", "small", of("seconds", night="with its session"), 15),
     Goal("one table of three rows, with the start, CPU s", "small", of("cpu", night="with its session"), 20),
+    Goal("a poll with 50 changed tables, s", "small", of("seconds", night="followed", tables=50), 5),
     Goal("the demo, with the start, s", "cold", of("seconds", command="demo"), 15),
+    *(
+        Goal(f"{command}, with the start, s", "cold", of("seconds", command=command), most)
+        for command, most in (
+            ("apply of 200 changed tables", 30),
+            ("apply of 500 changed tables", 60),
+            ("apply of 300 new tables in 300 schemas", 60),
+        )
+    ),
     *(
         Goal(
             f"{command} small tables, with the start, CPU s", "cold", of("cpu", command=f"{command} small tables"), most

@@ -65,6 +65,13 @@ def cpu_seconds() -> Counter[Role]:
     return seconds
 
 
+def busy_seconds() -> float:
+    """CPU seconds of the whole machine since it started, as nothing else runs beside a benchmark: Java outlives the
+    process that starts it, so nobody waits for it, and its seconds are nobody's children's."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
 @dataclass(slots=True)
 class Peaks:
     """Bytes of resident memory: by role, of the largest Python worker, and of all processes at one time."""

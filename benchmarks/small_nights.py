@@ -10,23 +10,24 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.cold import busy_seconds
 from benchmarks.corpora import ROOT
 from benchmarks.event_log import event_log, logged_work, now
 from benchmarks.jobs import configured, run_job
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import busy_seconds, cpu_seconds
 from benchmarks.sessions import WORK, fresh, session
 from pgoutput_etl.console import no_progress
+from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.work.batch import Watch, World
 from pgoutput_etl.work.files.follow import Follower
 from tests.support.small_archives import copydata, insert, table, transaction, update
 
 Progress = Callable[[str], None]
 _TABLES, _ROWS = 10, 3
+_FOLLOWED = 50  # tables that change while `apply --follow` runs
 _WARM_UP = 4  # nights
 
 
@@ -60,7 +61,7 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
     nights = _Nights(landing)
     measured = []
     with session(settings=event_log(events)) as spark:
-        for tables in (_TABLES, *[1] * (_WARM_UP - 1)):
+        for tables in (_FOLLOWED, *[1] * (_WARM_UP - 1)):
             progress("warming up")
             nights.land(tables)
             run_job(spark, config, no_progress)
@@ -72,7 +73,7 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
         follower = Follower(World.of(spark, config), Watch(), 0, lambda _: None, lambda: None)
         follower.look()
         for run in range(runs):
-            for tables in (1, 0):
+            for tables in (1, _FOLLOWED, 0):
                 progress(f"run {run + 1} of {runs}: {tables} tables change while it follows")
                 nights.land(tables)
                 measured.append(_measured("followed", tables, follower.look))
@@ -83,18 +84,23 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
     return [*results, _separate(nights, runs)]
 
 
-def small_night(night: int, tables: int) -> bytes:
+def small_night(night: int, tables: int, has_own_schemas: bool = False) -> bytes:
     """One file. Night 0 inserts some rows into each table, later ones update them. Its last transaction began after the
-    next night's first one, as on any busy server."""
+    next night's first one, as on any busy server. has_own_schemas: each table has a schema of its own."""
     change = update if night else insert
     messages = []
     for n in range(_ROWS):
         number = night * _ROWS + n + 1
         rows = [change(str(n), f"night {night}", oid=oid) for oid in range(tables)]
-        relations = [table(oid=oid, name=f"t{oid}") for oid in range(tables)] if not n else []
+        relations = [_table(oid, has_own_schemas) for oid in range(tables)] if not n else []
         xid = number + (n == _ROWS - 1) - (n == 0 and night > 0)
         messages += transaction(xid, 1000 * number, *relations, *rows)
     return copydata(messages)
+
+
+def _table(oid: int, has_own_schema: bool) -> Relation:
+    described = table(oid=oid, name=f"t{oid}")
+    return replace(described, namespace=f"s{oid}") if has_own_schema else described
 
 
 class _Nights:
