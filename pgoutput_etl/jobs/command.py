@@ -320,14 +320,15 @@ def spark_command(
     sources: SourceUse[Q] | None = None,
     is_published: Callable[[Q], bool] = lambda _: False,
     is_light: Callable[[Config, Q], bool] = lambda _config, _request: False,
+    only_reads: bool = False,
 ) -> Command:
     """The command of a job that runs in a Spark session. imported: imports the job's function and returns it.
-    is_published: True for a request whose run appears in configured metrics, lineage, and notifications. is_light: True
-    if there is little work."""
+    is_published: True for a request whose run appears in configured metrics, lineage, and notifications. is_light,
+    only_reads: as for `session`."""
 
     def work(request: Q, config: Config, output: OutputOptions) -> PrintedReport:
         def run() -> PrintedReport:
-            with session(name, config, is_light(config, request)) as spark:
+            with session(name, config, is_light(config, request), only_reads) as spark:
                 return imported()(spark, config, request, ProgressPrinter(output.quiet))
 
         return _published(name, config, run) if is_published(request) else run()
@@ -349,17 +350,18 @@ def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable
 
 
 @contextmanager
-def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkSession]:
+def session(job: str, config: Config, is_light: bool = False, only_reads: bool = False) -> Iterator[SparkSession]:
     """A Spark session that ends with the job or, if there are several sources, with the last one. is_light: True if
-    there is little work."""
+    there is little work. only_reads: if it is, all of it is queries of a few rows, and no MERGE that reads a table."""
     from pgoutput_etl.spark.connect import is_connect
-    from pgoutput_etl.spark.session import check_catalog, end_session, start_session
+    from pgoutput_etl.spark.session import FOR_FEW_ROWS, check_catalog, end_session, start_session
 
     shared = shared_session()
     spark = None if shared is None else shared.spark
     if spark is None:
         name, has_little_work = f"pgoutput_etl {job} {config.source.name}", is_light and shared is None
-        spark = start_session(name, config.spark, config.secrets, has_little_work)
+        settings = {**FOR_FEW_ROWS, **config.spark} if has_little_work and only_reads else config.spark
+        spark = start_session(name, settings, config.secrets, has_little_work)
     try:
         if shared is not None:
             shared.spark = spark

@@ -33,10 +33,11 @@ def _plan(request: PlanRequest, config: Config, output: OutputOptions) -> Printe
 
         return PrintedReport.of(explain(config, request.explain), print_settings)
     from pgoutput_etl.answers.next_commands import inspected
+    from pgoutput_etl.work.files.light_work import is_light
     from pgoutput_etl.work.plan.report import print_plan
     from pgoutput_etl.work.plan.run import plan
 
-    with session("plan", config) as spark, inspected(config):
+    with session("plan", config, is_light(config)) as spark, inspected(config):
         return PrintedReport.of(plan(spark, config, ProgressPrinter(output.quiet)), print_plan)
 
 

@@ -73,7 +73,9 @@ def run(request: ShowRequest) -> int:
 @contextmanager
 def _session(config: Config | None) -> Iterator[SparkSession]:
     if config is not None:
-        with session("show", config) as spark:
+        from pgoutput_etl.work.files.light_work import is_small
+
+        with session("show", config, is_small(config), only_reads=True) as spark:
             yield spark
         return
     from pgoutput_etl.spark.session import end_session, start_session

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pgoutput_etl.answers.undo.request import UndoRequest
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
+from pgoutput_etl.work.files.light_work import is_small
 
 EXAMPLE = "./spark-submit.sh jobs/undo.py --config conf/demo.yaml --xid 751 --out undo.sql"
 
@@ -19,4 +20,6 @@ def _job() -> SparkJob[UndoRequest]:
     return printed(undo, print_undo)
 
 
-COMMAND = spark_command("undo", __doc__, EXAMPLE, UndoRequest, _job)
+COMMAND = spark_command(
+    "undo", __doc__, EXAMPLE, UndoRequest, _job, is_light=lambda config, _: is_small(config), only_reads=True
+)

@@ -29,6 +29,16 @@ def is_light(config: Config) -> bool:
         return False
 
 
+def is_small(config: Config) -> bool:
+    """True if the whole archive has few bytes and all tables together have few rows. False if checking this without
+    Spark isn't quick."""
+    try:
+        landing = place_of(config.source.landing, {}, "landing")
+        return landing.s3 is None and _landed_since(landing.path, 0) <= _BYTES and has_few_rows(config)
+    except (OSError, PgoutputEtlError):
+        return False
+
+
 def has_few_rows(config: Config) -> bool:
     """True if all tables together have few rows. False if checking this without Spark isn't quick."""
     try:

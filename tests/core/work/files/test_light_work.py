@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.work.files import light_work
-from pgoutput_etl.work.files.light_work import has_few_rows, is_light
+from pgoutput_etl.work.files.light_work import has_few_rows, is_light, is_small
 from tests.support.small_ledger import SmallLedger
 
 NIGHT = datetime(2026, 11, 1, 3, tzinfo=timezone.utc)
@@ -49,6 +49,23 @@ def test_files_from_before_the_last_batch_do_not_count(ledger: SmallLedger, monk
     assert is_light(ledger.config())
     land(ledger, "c.bin", 600)
     assert not is_light(ledger.config())
+
+
+def test_an_archive_is_small_if_all_of_its_files_and_tables_are(
+    ledger: SmallLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(light_work, "_BYTES", 1000)
+    monkeypatch.setattr(light_work, "_ROWS", 1000)
+    land(ledger, "a.bin", 600, age=3600)
+    ledger.finish(1, NIGHT, 100, [table(1000)])
+    assert is_small(ledger.config())
+    assert not is_small(ledger.config("source.landing=s3a://bucket/landing"))
+    assert not is_small(ledger.config("source.landing=/no/such/folder"))
+    ledger.finish(2, NIGHT, 200, [table(1001)])
+    assert not is_small(ledger.config())
+    ledger.finish(3, NIGHT, 300, [table(1)])
+    land(ledger, "b.bin", 600)
+    assert (is_light(ledger.config()), is_small(ledger.config())) == (True, False), "undo reads old files, too"
 
 
 @pytest.mark.parametrize(("rows", "expected"), [([600, 400], True), ([600, 401], False), ([None, 10], True)])
