@@ -69,7 +69,8 @@ class DeltaArchive(LedgerArchive):
         return cls(config, ledger, last, SparkLandingFolder(spark, config), spark)
 
     def _read(self, table: str) -> DataFrame:
-        return self.ledger.store.read_before(table, self._next)
+        few = self.ledger.store.few_before(table, self._next)
+        return self.ledger.store.read_before(table, self._next) if few is None else frame(self.spark, few)
 
     def _scopes(self) -> dict[FragmentId, int]:
         scoped = self._fragments().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
