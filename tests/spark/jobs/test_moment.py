@@ -224,7 +224,7 @@ def test_show_prints_a_table_as_of_a_moment(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.night(*HISTORY[:3])
-    monkeypatch.setattr(show, "session", lambda *_: nullcontext(nights.job.spark))
+    monkeypatch.setattr(show, "session", lambda *_, **__: nullcontext(nights.job.spark))
     nights.job.write_config()
 
     def shown(*arguments: str) -> tuple[int, str]:
