@@ -153,14 +153,15 @@ def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -
 def _overwrite(table: TableCommit, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
     """is_checked: the net rows' changes may contradict each other, or assume rows that the target doesn't have."""
     counts, observed = Observation(), net
-    if is_checked:
+    is_observed = is_checked and not table.place.is_in_catalog  # see `awaited`
+    if is_observed:
         checks = counted("_chain", F.lit(False))
         observed = net.observe(counts, *(value.alias(name) for name, value in checks.items()))
     rows = selected(observed.where(~F.col("_delete")), net_values(shape))
     result = initialize(table, rows, shape.layout)
     if not is_checked:
         return result
-    found = awaited(counts)
+    found = awaited(counts) if is_observed else None
     mismatches = mismatches_with(net, shape, None) if found is None else counted_in(found)
     return replace(result, mismatches=mismatches)
 

@@ -65,11 +65,17 @@ def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataF
     of_effects = (F.count_if(F.col("effect") == effect).alias(effect) for effect in (INSERTED, UPDATED, DELETED))
     checks = counted("s._chain", F.col("t").isNotNull())
     of_rows = (F.count_if(F.col("effect") != DELETED).alias("rows"), *(v.alias(name) for name, v in checks.items()))
-    effects = effects.observe(counts, *of_effects, *of_rows)
+    counted_before, version_before = None, newest_version(table.spark, table.place)
+    if table.place.is_in_catalog:  # see `awaited`
+        counted_before = effects.agg(*of_effects, *of_rows).collect()[0].asDict()
+    else:
+        effects = effects.observe(counts, *of_effects, *of_rows)
     rows = merge.after(target, effects)
     # Static even if the session's default overwrites only the partitions that receive rows.
     save(table.writer_of(rows).mode("overwrite").option("partitionOverwriteMode", "static"), table.place)
-    found, version = awaited(counts), newest_version(table.spark, table.place)
+    version = newest_version(table.spark, table.place)
+    is_skipped = version == version_before  # Delta skips a commit that an earlier run has made, and observes nothing
+    found = None if is_skipped else counted_before or awaited(counts)
     if found is None or version is None:
         return written(table)
     effects_of_rows = (found["inserted"], found["updated"], found["deleted"])
@@ -78,9 +84,17 @@ def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataF
 
 def awaited(counts: Observation) -> dict[str, int] | None:
     """The observed counts. None if there are none: Delta skips the write if another run has already made this commit,
-    and `Observation.get` would wait forever."""
-    found: SimpleQueue[dict[str, int]] = SimpleQueue()
-    Thread(target=lambda: found.put(counts.get), daemon=True).start()
+    and `Observation.get` would wait forever. Spark loses what is observed in writes to a catalog's table, which run a
+    query of their own."""
+    found: SimpleQueue[dict[str, int] | None] = SimpleQueue()
+
+    def get() -> None:
+        try:
+            found.put(counts.get)
+        except Exception:  # noqa: BLE001 # py4j's, if the counts are lost
+            found.put(None)
+
+    Thread(target=get, daemon=True).start()
     try:
         return found.get(timeout=_PATIENCE)
     except Empty:

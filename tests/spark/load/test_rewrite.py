@@ -79,3 +79,13 @@ def test_the_last_commit_is_found_whoever_made_it(spark: SparkSession, tmp_path:
     info = {"timestamp": 1, "operation": "OPTIMIZE", "operationMetrics": {"numAddedFiles": "3", "p25FileSize": "big"}}
     Path(path, "_delta_log", f"{1:020d}.json").write_text(json.dumps({"commitInfo": info}))  # by another process
     assert newest_commit(spark, Place(path)) == DeltaCommit(1, "OPTIMIZE", {"numAddedFiles": 3})
+
+
+def test_counts_that_spark_has_lost_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost:
+        @property
+        def get(self) -> dict[str, int]:
+            raise RuntimeError("assertion failed")
+
+    monkeypatch.setattr(rewrite, "_PATIENCE", None)  # forever
+    assert rewrite.awaited(Lost()) is None  # type: ignore[arg-type]

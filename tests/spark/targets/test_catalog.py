@@ -19,6 +19,7 @@ from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load import mirror, rewrite
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
@@ -37,6 +38,7 @@ from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignore
 from tests.support.jobs import Job, Nights, held, summary_text
 from tests.support.small_archives import Change, delete, delete_full, insert, table, transaction, truncate, update
 from tests.support.truth import assert_equals_truth
+from tests.support.ways_of_writing import write_as
 
 pytestmark = pytest.mark.spark
 BAG, EVENTS, PAST = 701, 702, 703
@@ -482,6 +484,23 @@ def test_two_nights_in_hive_s_metastore(spark: SparkSession, tmp_path: Path, lan
         folder = tmp_path / "warehouse" / "public.db" / truth.name  # a managed table consists of Delta's files, too
         rows = spark.read.format("delta").load(str(folder)).toArrow().to_pylist()
         assert_equals_truth(rows, truth.truth, ignored_columns("random16"), NEVER_SENT_VALUES.get(truth.full_name))
+
+
+def test_rows_and_contradictions_are_counted_where_spark_loses_what_is_observed(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_as("rewritten", monkeypatch)
+    monkeypatch.setattr(rewrite, "awaited", None)
+    monkeypatch.setattr(mirror, "awaited", None)
+    rows = transaction(1, 0x100, table(), truncate(), insert("1", "a"), insert("2", "b"), delete("7", None))
+    changes = transaction(2, 0x200, update("1", "aa"), update("8", "h"), insert("3", "c"), delete("2", None))
+    for night, expected, missing in ((rows, (2, 0, 0, 2), 1), (changes, (2, 1, 1, 3), 2)):
+        summary = nights.night(night)
+        [own] = summary.tables
+        assert (own.inserted, own.updated, own.deleted, own.rows) == expected
+        [condition] = summary.conditions
+        assert condition.mismatches is not None
+        assert (condition.state.value, condition.mismatches.missing) == ("diverged", missing)
 
 
 def test_small_tables_of_sparks_own_catalog_are_merged_on_the_driver(nights: Nights) -> None:
