@@ -48,7 +48,12 @@ class Found:
     comments: dict[str, str]
 
 
-CONFIGURED = Found([], ["v"], "O'K", {"delta.logRetentionDuration": "interval 40 days", "team.owner": "it's"}, {})
+PROPERTIES = {
+    "delta.checkpointInterval": "100",  # of every new table
+    "delta.logRetentionDuration": "interval 40 days",
+    "team.owner": "it's",
+}
+CONFIGURED = Found([], ["v"], "O'K", PROPERTIES, {})
 
 
 def place(job: Job, name: str) -> str:
