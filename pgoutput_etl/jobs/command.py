@@ -354,14 +354,14 @@ def session(job: str, config: Config, is_light: bool = False, only_reads: bool =
     """A Spark session that ends with the job or, if there are several sources, with the last one. is_light: True if
     there is little work. only_reads: if it is, all of it is queries of a few rows, and no MERGE that reads a table."""
     from pgoutput_etl.spark.connect import is_connect
-    from pgoutput_etl.spark.session import FOR_FEW_ROWS, check_catalog, end_session, start_session
+    from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
     shared = shared_session()
     spark = None if shared is None else shared.spark
     if spark is None:
         name, has_little_work = f"pgoutput_etl {job} {config.source.name}", is_light and shared is None
-        settings = {**FOR_FEW_ROWS, **config.spark} if has_little_work and only_reads else config.spark
-        spark = start_session(name, settings, config.secrets, has_little_work)
+        reads_few = has_little_work and only_reads
+        spark = start_session(name, config.spark, config.secrets, has_little_work, reads_few)
     try:
         if shared is not None:
             shared.spark = spark

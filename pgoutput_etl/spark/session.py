@@ -83,14 +83,16 @@ def start_session(
     settings: Mapping[str, str] = MappingProxyType({}),
     secrets: Collection[str] = frozenset(),
     is_light: bool = False,
+    reads_few: bool = False,
 ) -> SparkSession:
     """A job's session: that of the Connect server in `spark.remote`, that of the platform (Databricks), or a new local
     one. app_name: a name, or a configuration, whose `spark` settings are used; `settings` override them.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
     Spark's options on the command line, which override this package's defaults. Values of settings named in `secrets`
-    don't appear in any listing or on a command line. is_light: the session has little work. Raises RunError if Spark
-    doesn't start, and ConfigError if no Delta Lake exists for this Spark.
+    don't appear in any listing or on a command line. is_light: the session has little work. reads_few: its queries read
+    few rows; of a local session. Raises RunError if Spark doesn't start, and ConfigError if no Delta Lake exists for
+    this Spark.
     """
     _hide_python_log()
     if isinstance(app_name, Config):
@@ -110,7 +112,7 @@ def start_session(
         _choose_python(given)
         given = with_delta({**given, **_modules(given)}, home)
         start_jvm({key: value for key, value in given.items() if key not in secrets}, is_light, own)
-    defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer()}
+    defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer(), **(FOR_FEW_ROWS if reads_few else {})}
     chosen = {**defaults, **_set_by_user(defaults), "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if secrets:
         names = {name for secret in secrets for name in (secret, secret.removeprefix("spark.hadoop."))}
