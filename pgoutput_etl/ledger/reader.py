@@ -64,6 +64,18 @@ class LedgerReader:
 
         return self._reading(table, listed)
 
+    def bytes(self, table: str) -> int:
+        """The size of the data files with all sources' rows. Raises RunError."""
+
+        def summed() -> int:
+            url, options = self.url(table), self.root.delta_options
+            if not DeltaTable.is_deltatable(url, options):
+                return 0
+            added = pa.table(DeltaTable(url, storage_options=options).get_add_actions())
+            return pc.sum(added.column("size_bytes")).as_py() or 0
+
+        return self._reading(table, summed)
+
     def url(self, table: str) -> str:
         return f"{self.root.delta_url.rstrip('/')}/{table}"
 

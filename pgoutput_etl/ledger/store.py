@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -153,7 +152,7 @@ class LedgerStore(Store):
     def few_before(self, table: str, batch: Batch) -> pa.Table | None:
         """Like `read_before`, without Spark, and with the columns that an older ledger lacks. None if Spark is quicker:
         its first query of a Delta table takes seconds."""
-        if self._local is None or sum(map(os.path.getsize, self._local.files(table))) > _FEW_BYTES:
+        if self._local is None or self._local.bytes(table) > _FEW_BYTES:
             return None
         return self._local.columns_where(table, SCHEMAS[table].names, RowRange(batch.since, batch.number))
 

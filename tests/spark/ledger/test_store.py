@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import LedgerStore
 
 pytestmark = pytest.mark.spark
@@ -15,7 +16,9 @@ ROWS = [{"oid": 1, "schema": "public", "name": "mood"}, {"oid": 2, "schema": "od
 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
-def test_both_libraries_mean_the_same_folder(scheme: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_both_libraries_mean_the_same_folder(
+    scheme: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "a b"
     store = LedgerStore(spark, f"{scheme}{root}", "shop")
     assert store._local is not None
@@ -24,6 +27,14 @@ def test_both_libraries_mean_the_same_folder(scheme: str, spark: SparkSession, t
     store.append("types", store.frame("types", ROWS[:1], 2), 2)
     names = ("batch", "oid", "schema", "name")
     by_delta_rs = store.rows("types", names)
+    third = Batch.after(Batch.after(Batch.after(None, {}), {}), {})
+    few, nothing = store.few_before("types", third), store.few_before("transactions", third)
+    assert few is not None
+    assert sorted(map(str, few.to_pylist())) == sorted(str(row.asDict()) for row in store.read("types").collect())
+    assert nothing is not None
+    assert nothing.num_rows == 0
+    monkeypatch.setattr("pgoutput_etl.ledger.store._FEW_BYTES", 10)
+    assert store.few_before("types", third) is None
     store._local = None
     key = [(row["batch"], row["oid"]) for row in by_delta_rs]
     assert sorted(key) == [(1, 1), (1, 2), (2, 1)]
