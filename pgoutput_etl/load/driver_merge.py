@@ -46,16 +46,23 @@ Flags = npt.NDArray[np.bool_]
 
 
 def write_on_driver(
-    table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows, is_few: bool
+    table: TableCommit,
+    shape: TableShape,
+    events: TableEvents,
+    before: TargetRows,
+    is_few: bool,
+    replaces_copies: bool = False,
 ) -> WriteResult | None:
     """Writes a table's net changes as one Delta commit. Creates the table if it is missing. Returns None, with nothing
-    written, if Spark must write the table. is_few: the table is known to have few rows."""
+    written, if Spark must write the table. is_few: the table is known to have few rows. replaces_copies: if several
+    rows have the same key, which only other writers can cause, a change of this key replaces all of them; otherwise,
+    Spark must write such a table."""
     changes = events.unreduced if events.net is None else events.net
     if changes is None or table.is_tagged or not table.options or changes.nbytes > SMALL_BYTES:
         return None
     try:
         if before is TargetRows.ROWS:
-            return _merge(table, shape, events, changes) if is_few else None
+            return _merge(table, shape, events, changes, replaces_copies) if is_few else None
         net = _net(events, shape, None)
         return None if net is None else _create(table, shape, net) or _replace(table, shape, net)
     except (OSError, pa.ArrowException):
@@ -101,7 +108,9 @@ def _replace(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> Writ
     return _Merged.added(net, columns, replaced).commit(transaction, table, columns, news)
 
 
-def _merge(table: TableCommit, shape: TableShape, events: TableEvents, changes: pa.RecordBatch) -> WriteResult | None:
+def _merge(
+    table: TableCommit, shape: TableShape, events: TableEvents, changes: pa.RecordBatch, replaces_copies: bool
+) -> WriteResult | None:
     if any(_is_odd(shape, i, changes) for i in shape.key):
         return None
     transaction = open_write(table.spark, table.place, SMALL_BYTES)
@@ -115,7 +124,7 @@ def _merge(table: TableCommit, shape: TableShape, events: TableEvents, changes: 
         return replace(added, rows=None)
     stored = stored_rows(transaction.table, columns)
     net = None if stored is None else _net(events, shape, stored)
-    merged = None if net is None else _Merged.of(stored, net, shape)
+    merged = None if net is None else _Merged.of(stored, net, shape, replaces_copies)
     return None if merged is None else merged.commit(transaction, table, columns, _news(merged.net, shape, columns))
 
 
@@ -174,11 +183,13 @@ class _Merged:
         return cls(nothing, net, *flags, replaced)
 
     @classmethod
-    def of(cls, stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> _Merged | None:
+    def of(cls, stored: pa.Table, net: pa.RecordBatch, shape: TableShape, replaces_copies: bool) -> _Merged | None:
         codes = codes_of_keys(stored, [[net.column(f"c{i}")] for i in shape.key], shape)
-        if codes is None or len(np.unique(codes[: stored.num_rows])) < stored.num_rows:
-            return None  # duplicate keys from another writer: a MERGE fails, or changes all of them
+        if codes is None:
+            return None
         of_stored, of_net = codes[: stored.num_rows], codes[stored.num_rows :]
+        if not replaces_copies and len(np.unique(of_stored)) < stored.num_rows:
+            return None  # from another writer: a MERGE fails, or changes all of them
         deletes = _flags(net.column("_delete"))
         return cls(stored, net, np.isin(of_stored, of_net), np.isin(of_net, of_stored), deletes)
 
@@ -187,7 +198,8 @@ class _Merged:
     ) -> WriteResult:
         written_rows = news.filter(pa.array(~self.deletes))
         kept = self.stored.filter(pa.array(~self.gone)) if self.gone.any() else None
-        inserted, updated, deleted = (int(flags.sum()) for flags in self._effects())
+        inserted, updated = (int((~self.deletes & flags).sum()) for flags in (~self.is_stored, self.is_stored))
+        deleted = int(self.gone.sum()) - updated  # includes copies of updated rows
         rows = self.stored.num_rows + inserted - deleted
         # If no stored row changes, the new rows get their own file.
         content = written_rows if kept is None else pa.concat_tables([kept, written_rows])
@@ -210,10 +222,6 @@ class _Merged:
         application = (table.application, table.transaction.batch)
         version = transaction.commit(application, file, statistics, removed, metrics)
         return WriteResult(version, inserted, updated, deleted, rows=rows, mismatches=self._mismatches())
-
-    def _effects(self) -> tuple[Flags, Flags, Flags]:
-        """Flags of the net rows that insert, update, and delete a row."""
-        return ~self.deletes & ~self.is_stored, ~self.deletes & self.is_stored, self.deletes & self.is_stored
 
     def _mismatches(self) -> Mismatches | None:
         """Contradictions between the changes and the table's rows, counted as in load.mismatches.counted."""

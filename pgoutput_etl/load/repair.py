@@ -6,7 +6,7 @@ that only the target has are deleted, within ranges of keys or if the events hav
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import DELETED, UPDATED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.net_effect import (
@@ -43,23 +44,46 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, Table
 
 @dataclass(frozen=True, slots=True)
 class RepairChanges:
-    """targets.Changes for tables under repair. rows: a snapshot's. ranges: the key ranges that it covers, by OID. A
-    table without a key is overwritten."""
+    """targets.Changes for tables under repair. source: a snapshot's rows. ranges: the key ranges that it covers, by
+    OID. A table without a key is overwritten."""
 
     spark: SparkSession
-    rows: CommittedBlocks
+    source: ChangeBlocks
     ranges: Mapping[int, KeyRanges]
 
+    @classmethod
+    def of(
+        cls, spark: SparkSession, rows: CommittedBlocks, tasks: Iterable[TableTask], ranges: Mapping[int, KeyRanges]
+    ) -> RepairChanges:
+        source = ChangeBlocks(rows, rows.windows)
+        source.prepare(task for task in tasks if ranges[task.oid] == ())
+        return cls(spark, source, ranges)
+
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        ranges, source = self.ranges[task.oid], ChangeBlocks(self.rows, self.rows.windows)
+        ranges = self.ranges[task.oid]
         if span.shape.is_bag and ranges == ():
-            return DeltaChanges(self.spark, source).prepared(task, span)
+            return DeltaChanges(self.spark, self.source).prepared(task, span)
         if span.shape.is_bag:
-            replaced = DeltaChanges(self.spark, source).prepared(task, span)
+            replaced = DeltaChanges(self.spark, self.source).prepared(task, span)
             return lambda _, commit, __: replaced(TargetRows.NOTHING, commit, None)
+        # The driver's merge would empty columns that only the target has.
+        if ranges != () or any(column.retired for column in span.shape.columns):
+            return self._prepared_by_spark(task, span)
+        quick = partial(merge.write_few, self.spark, task.path, span.shape, self.source.events(task, span))
+
+        def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
+            done = again(quick, before, commit, rows)
+            if done is not None:
+                return replace(done, mismatches=None)
+            return self._prepared_by_spark(task, span)(before, commit, rows)
+
+        return write
+
+    def _prepared_by_spark(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        ranges = self.ranges[task.oid]
         repairing = partial(_repairing, self.spark, task.path, ranges)
-        changes = DeltaChanges(self.spark, source, repairing)
-        events = source.typed_events(task, span)
+        changes = DeltaChanges(self.spark, self.source, repairing)
+        events = self.source.typed_events(task, span)
         ambiguous = _ambiguous_keys(self.spark, task.path, ranges, events, span.shape).localCheckpoint()
         if ambiguous.isEmpty():
             return changes.prepared(task, span)

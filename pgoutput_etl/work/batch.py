@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from pgoutput_etl.load.repair import RepairChanges
 from pgoutput_etl.load.targets import Changes, DeltaTargets, Targets
 from pgoutput_etl.machine import Machine
 from pgoutput_etl.spark.session import Background, background_jobs
-from pgoutput_etl.targets.plan import KeyRanges
+from pgoutput_etl.targets.plan import KeyRanges, TableTask
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -33,8 +33,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class World:
     """Everything that batches read and write. background: a context that runs jobs beside its body. archive_of: returns
-    the archive of the batches before a given one. repair_changes: makes changes from a snapshot's rows and, by OID, the
-    key ranges where tables differ from them."""
+    the archive of the batches before a given one. repair_changes: makes the tasks' changes from a snapshot's rows and,
+    by OID, the key ranges where tables differ from them."""
 
     config: Config
     ledger: Ledger
@@ -42,14 +42,14 @@ class World:
     targets: Targets
     background: Callable[[], AbstractContextManager[Background]]
     archive_of: Callable[[Batch], LedgerArchive]
-    repair_changes: Callable[[CommittedBlocks, Mapping[int, KeyRanges]], Changes]
+    repair_changes: Callable[[CommittedBlocks, Iterable[TableTask], Mapping[int, KeyRanges]], Changes]
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config) -> World:
         ledger = DeltaLedger.of(spark, config)
         archive_of = partial(DeltaArchive.of, spark, config, ledger)
         landing, background = SparkLandingFolder(spark, config), partial(background_jobs, spark)
-        targets, repair_changes = DeltaTargets(spark), partial(RepairChanges, spark)
+        targets, repair_changes = DeltaTargets(spark), partial(RepairChanges.of, spark)
         return cls(config, ledger, landing, targets, background, archive_of, repair_changes)
 
     @property

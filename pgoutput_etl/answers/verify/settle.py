@@ -85,11 +85,12 @@ class SettledTable:
         differing = row_differences(ours, theirs, columns, key).where(F.col("kind") != "same").localCheckpoint()
         positions = key or tuple(range(len(columns)))
         rows = differing.withColumn("one", F.array(*(F.coalesce(f"d{i}", f"o{i}") for i in positions)))
-        count = rows.select("one").distinct().count()
+        keys, left = rows.select("one").distinct(), 0
         if touched is not None:
-            rows = rows.join(self._canonical(touched), F.col("one").eqNullSafe(F.col("later")), "left_anti")
-        keys = rows.select("one").distinct().localCheckpoint()
-        left = count - keys.count()
+            later = self._canonical(touched).withColumn("has_changed", F.lit(True))
+            found = keys.join(later, F.col("one").eqNullSafe(F.col("later")), "left").localCheckpoint()
+            keys, left = found.where("has_changed IS NULL").select("one"), found.where("has_changed").count()
+            rows = rows.join(keys.toDF("kept"), F.col("one").eqNullSafe(F.col("kept")), "left_semi")
         if not key:
             tag = F.when(F.col("kind") == "only_delta", "D").otherwise("I").alias("tag")
             texts = (F.coalesce(f"d{i}", f"o{i}").alias(name) for i, name in enumerate(names))

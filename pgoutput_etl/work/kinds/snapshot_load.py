@@ -179,7 +179,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
 
     def _repair(self, repairs: Mapping[int, Repair]) -> None:
         ranges = {oid: repair.ranges for oid, repair in repairs.items()}
-        written = self._writer().write(self.plan, self.world.repair_changes(self.rows, ranges))
+        written = self._writer().write(self.plan, self.world.repair_changes(self.rows, self.plan.tasks, ranges))
         equal = [self._equal(oid) for oid in repairs.keys() - {result.state.oid for result in written}]
         self.written = [*(result for result in written if result.summary.held is None), *equal]
         self.results = [*written, *equal]

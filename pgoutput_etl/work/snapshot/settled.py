@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 from uuid import uuid4
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.condition import condition_of
 from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import microseconds_of
@@ -63,11 +64,13 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """rows: to write. left: keys that have changed since. why_not: the reason why nothing is written."""
+    """rows: number to write. left: keys that have changed since. why_not: the reason why nothing is written. messages:
+    the rows to write, with MESSAGE_SCHEMA."""
 
     rows: int = 0
     left: int = 0
     why_not: str | None = None
+    messages: DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class SettledRepair:
         world = World.of(self.spark, self.config)
         last = applied(world.ledger.batches.last(), world.ledger.source)
         named = named_states(self.config, last.tables)
-        if not any(table.full_name in named and self._is_concerned(table, named[table.full_name]) for table in tables):
+        if not self._concerned(tables, named):
             return list(tables)
         if last.resumed:
             raise AnotherRunError(f"another run is working on batch {last.number}. Run again when it is done")
@@ -139,12 +142,16 @@ class SettledRepair:
         named, before = named_states(self.config, archive.last.tables), archive.ledger.batches.states_at(answer.lsn - 1)
         states = [replace(one.side.state, last_commit_lsn=answer.lsn - 1) for one in found.values()]
         changed = ChangedKeys.after(self.spark, archive, states, self.progress)
+        tables = self._concerned(tables, named)
+
+        def changed_rows(table: VerifiedTable) -> _Outcome:
+            return self._changed(table, named[table.full_name], found.get(table.full_name), changed, order)
+
+        pool = TablePool.of(self.spark, self.config.merge.parallel_tables, "comparing the rows of", self.progress)
+        outcomes = pool.map(tables, lambda table: table.full_name, changed_rows)
         repairs: dict[int, Repair] = {}
-        for table in tables:
-            now = named.get(table.full_name)
-            if now is None or not self._is_concerned(table, now):
-                continue
-            outcome = self._changed(table, now, found.get(table.full_name), changed, order)
+        for table, outcome in zip(tables, outcomes, strict=True):
+            now = named[table.full_name]
             is_whole = not (outcome.left or table.rows_unread or table.unknown or table.not_compared)
             is_whole = is_whole and not table.ranges_skipped
             is_whole = is_whole and _known(before.states.get(now.oid)) == _known(now)
@@ -152,13 +159,21 @@ class SettledRepair:
                 repairs[now.oid] = Repair(now.version, (), is_whole)
             if table.differing or now.oid in repairs:
                 self._outcomes[table.full_name] = outcome
+        messages = [outcome.messages for outcome in self._outcomes.values() if outcome.messages is not None]
+        if messages:
+            blocks = blocks_of(reduce(DataFrame.unionByName, messages), BlockKind.CHANGE)
+            blocks.write.format("delta").save(order.staged)
         return repairs
 
-    def _is_concerned(self, table: VerifiedTable, state: TableState) -> bool:
-        """True if the table differs, or has a condition that a comparison may end."""
-        rule = self.config.rule_for(state.schema, state.table)
-        condition = condition_of(state, self.config.source.snapshot, rule)
-        return table.why_not is None and (table.differing > 0 or condition is not None)
+    def _concerned(self, tables: Sequence[VerifiedTable], named: Mapping[str, TableState]) -> list[VerifiedTable]:
+        """The tables that differ, or have a condition that a comparison may end."""
+
+        def has_condition(state: TableState) -> bool:
+            rule = self.config.rule_for(state.schema, state.table)
+            return condition_of(state, self.config.source.snapshot, rule) is not None
+
+        known = (table for table in tables if table.why_not is None and table.full_name in named)
+        return [table for table in known if table.differing > 0 or has_condition(named[table.full_name])]
 
     def _changed(
         self,
@@ -168,7 +183,7 @@ class SettledRepair:
         changed: ChangedKeys,
         order: SnapshotOrder,
     ) -> _Outcome:
-        """Stages the rows that differ."""
+        """Finds the rows that differ."""
         why = why_not_repaired(self.spark, now)
         if why is not None or not table.differing:
             return _Outcome(why_not=why)
@@ -182,11 +197,9 @@ class SettledRepair:
             return _Outcome(why_not="its rows can't be told apart by their texts")
         if now.oid in changed.whole:
             return _Outcome(why_not=_LATER)
-        self.progress(f"comparing the rows of {table.full_name} that differ")
         changes = found.changes(changed.keys.get(now.oid))
         rows = self._messages(changes.rows, found, now, order).localCheckpoint()
-        blocks_of(rows, BlockKind.CHANGE).write.format("delta").mode("append").save(order.staged)
-        return _Outcome(rows.count(), changes.left)
+        return _Outcome(rows.count(), changes.left, messages=rows)
 
     def _messages(self, changes: DataFrame, found: SettledTable, now: TableState, order: SnapshotOrder) -> DataFrame:
         """The changes as rows of MESSAGE_SCHEMA. changes: columns tag (I or D) and t…."""
