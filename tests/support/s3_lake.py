@@ -32,7 +32,7 @@ BUCKET, LANDING, TABLES = "lake", "landing/shop", "tables"
 CLAIMS = f"{TABLES}/_pgoutput_etl/_claims"
 KEY, SECRET = "S3KEYMARKER7f", "s3secretmarker9d"
 CONFIG, KEYS = ROOT / "conf" / "s3.yaml", {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET}
-ACCEPTED = "source.snapshot=accept"
+SETTINGS = ("source.snapshot=accept", "tables=[{match: public.evo, columns: {d: {renamed_from: d}}}]")
 _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _WITHIN = 600  # seconds
 
@@ -133,17 +133,18 @@ class Lake:
         return Done(process.returncode, output, errors)
 
     def job(self, name: str, *arguments: str) -> Done:
-        """Runs a job with conf/s3.yaml, whose archives have all rows of their tables here."""
+        """Runs a job with conf/s3.yaml."""
         return self.end(self.start_job(name, *arguments))
 
     def start_job(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        return self.start(f"{name}.py", "--config", str(CONFIG), "--set", ACCEPTED, "--json", *arguments)
+        settings = [word for setting in SETTINGS for word in ("--set", setting)]
+        return self.start(f"{name}.py", "--config", str(CONFIG), *settings, "--json", *arguments)
 
     def config(self) -> Config:
         """conf/s3.yaml, for jobs in this process."""
         spark = {"endpoint": self.url, "path.style.access": "true", "endpoint.region": "us-east-1"}
         overrides = [f"spark.spark.hadoop.fs.s3a.{name}={value}" for name, value in spark.items()]
-        return load_config(str(CONFIG), [*overrides, ACCEPTED], KEYS)
+        return load_config(str(CONFIG), [*overrides, *SETTINGS], KEYS)
 
     def apply(self) -> dict[str, Any]:
         done = self.job("apply")
