@@ -68,6 +68,11 @@ class Place:
         return self.name.startswith("`")
 
     @property
+    def is_remote(self) -> bool:
+        """True for a path in object storage or another file system that is not the machine's."""
+        return _ROOTED.match(self.name) is not None and not self.name.startswith(("/", "`", "file:"))
+
+    @property
     def catalog_names(self) -> tuple[str, ...]:
         """The catalog, schema, and table in a catalog name."""
         return tuple(part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", self.name))

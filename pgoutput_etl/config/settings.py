@@ -325,7 +325,10 @@ class Merge(Section):
         Positive | None,
         about("most committed transactions per [batch](guarantees.md#a-long-backlog), by whole files", 1000),
     ] = None
-    parallel_tables: Annotated[Positive, about("tables written, verified, or maintained at a time", 8)] = 4
+    parallel_tables: Annotated[
+        Positive,
+        about("tables written, verified, or maintained at a time; small tables in object storage: at least 16", 8),
+    ] = 4
 
 
 _SERVER = matching(

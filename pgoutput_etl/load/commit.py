@@ -74,7 +74,7 @@ class WriteResult:
 
 
 def has_rows(spark: SparkSession, path: Place) -> bool:
-    return is_delta_table(spark, path) and bool(read_table(spark, path).limit(1).count())
+    return bool(read_table(spark, path).limit(1).count())
 
 
 def check_target_exists(spark: SparkSession, path: Place, version: int = -1, application: str | None = None) -> None:

@@ -148,13 +148,12 @@ class Targets(WrittenTargets, Protocol):
         self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
     ) -> Changes: ...
 
-    def exists(self, place: Place) -> bool: ...
-
-    def check_free(self, place: Place, is_new: bool) -> None:
+    def check_free(self, place: Place, is_new: bool) -> bool:
         """Raises RunError or TableError if the place has anything but a table like this one. is_new: the ledger has no
-        table there; also checks which sources share an existing table."""
+        table there; also checks which sources share an existing table. Returns whether a new table exists already."""
 
-    def has_rows(self, place: Place) -> bool: ...
+    def has_rows(self, place: Place) -> bool:
+        """The table must exist."""
 
     def applications(self, place: Place) -> set[str]:
         """The applications (DeltaTransaction.application) of the commits in the table's history."""
@@ -251,14 +250,11 @@ class DeltaTargets:
         changes.prepare(tasks)
         return DeltaChanges(self.spark, changes)
 
-    def exists(self, place: Place) -> bool:
-        return is_delta_table(self.spark, place)
-
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         application = None if commit is None else commit.owner
         delta_commit.check_target_exists(self.spark, place, version, application)
 
-    def check_free(self, place: Place, is_new: bool) -> None:
+    def check_free(self, place: Place, is_new: bool) -> bool:
         if place.is_in_catalog and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
             raise RunError(f"{place} exists and is not a Delta table: move it away, or change target.catalog")
         if place.tag and not self.marks_commits:
@@ -266,8 +262,10 @@ class DeltaTargets:
                 f"{place} is in a shared table, and this cluster refuses spark.databricks.delta.write.txnAppId, by "
                 "which each source finds its own commits there: use a cluster that allows it, or no `into`"
             )
-        if is_new and is_delta_table(self.spark, place):
+        exists = is_new and is_delta_table(self.spark, place)
+        if exists:
             check_shared(self.spark, place)
+        return exists
 
     def refuse_large_rows(self, place: Place) -> None:
         memory = self.memory

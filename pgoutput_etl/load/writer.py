@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.load.change_source import DRIVER_TABLE_BYTES
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.holding import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
@@ -40,10 +41,14 @@ from pgoutput_etl.targets.plan import (
     mismatches_left,
     others_at,
 )
+from pgoutput_etl.targets.write_method import SMALL_ROWS
 
 _OF_SPANS = ("changes:", "columns:", "removed:")  # prefixes of steps that end with the number of a schema span
 
 _HELD = "held: "  # prefix of the step that undoes a batch's changes to a table that it holds; the reason follows
+
+
+_AT_A_TIME = 16  # tables for which the driver waits for storage, and does nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +104,21 @@ class Writer:
                 tasks.append(task)
             except FAULTS as error:
                 results.append(self._hold_midway(task, self.fault(error, f"moving {task.full_name}")))
-        with self.targets.pool(self.config.merge.parallel_tables) as pool:
-            results += pool.map(partial(self._write_table, changes), tasks)
+        results += self._write_tables(changes, tasks)
         occupied = {result.state.path for result in results}  # a table whose move failed is still at its old path
         for path in plan.vacated:
             if path not in occupied:
                 self.vacate(path)
+        return results
+
+    def _write_tables(self, changes: Changes, tasks: Sequence[TableTask]) -> list[TableResult]:
+        at_a_time, results = self.config.merge.parallel_tables, list[TableResult]()
+        waiting = [task for task in tasks if _waits_for_storage(task)]
+        others = [task for task in tasks if not _waits_for_storage(task)]
+        for threads, part in ((max(_AT_A_TIME, at_a_time), waiting), (at_a_time, others)):
+            if part:
+                with self.targets.pool(threads) as pool:
+                    results += pool.map(partial(self._write_table, changes), part)
         return results
 
     def fault(self, error: Exception, step: str) -> Reason:
@@ -361,6 +375,13 @@ class Writer:
         return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
 
 
+def _waits_for_storage(task: TableTask) -> bool:
+    """True if the driver writes the table, and spends the time waiting for answers from storage."""
+    size, rows = task.changes.size, 0 if task.state is None else task.state.rows
+    is_small = size is not None and size <= DRIVER_TABLE_BYTES and rows is not None and rows <= SMALL_ROWS
+    return is_small and task.path.is_remote
+
+
 def rows_before_span(task: TableTask, number: int) -> TargetRows:
     """The rows that the target may have before the span and that the span doesn't replace."""
     has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
@@ -370,26 +391,36 @@ def rows_before_span(task: TableTask, number: int) -> TargetRows:
 def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[TableTask]) -> None:
     """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or is
     not such a table. Holds a table of the plan if Spark can't read its path. tasks: the plan's."""
-    for task in tasks:
-        try:
-            _refuse_existing_rows(targets, task)
-        except TableError as error:  # nothing is written yet, so stop the run rather than hold the table
+    tasks = [*tasks]
+    with targets.pool(_AT_A_TIME) as pool:
+        errors = [*pool.map(partial(_existing_rows, targets), tasks)]
+    for task, error in zip(tasks, errors, strict=True):
+        if isinstance(error, TableError):  # nothing is written yet, so stop the run rather than hold the table
             raise RunError(f"{task.full_name}: {error}") from None
-        except SPARK_ERRORS as error:
+        if error is not None:
             fault = spark_fault(error, targets.is_running)
             if fault is None:
-                raise
+                raise error
             planned = next(other for other in plan.tasks if other.oid == task.oid)
             plan.tasks.remove(planned)
             plan.held.append(_held_for(planned, str(fault)))
 
 
+def _existing_rows(targets: Targets, task: TableTask) -> Exception | None:
+    """The error about a table at the task's path, except RunError, which it raises."""
+    try:
+        _refuse_existing_rows(targets, task)
+    except (TableError, *SPARK_ERRORS) as error:
+        return error
+    return None
+
+
 def _refuse_existing_rows(targets: Targets, task: TableTask) -> None:
-    targets.check_free(task.path, is_new=task.state is None or task.moved_from is not None)
+    exists = targets.check_free(task.path, is_new=task.state is None or task.moved_from is not None)
     # In a shared table, commits of the same source may have written rows with another tag.
     was_here = not task.path.tag and bool(task.moved_from) and bool(targets.applications(task.path))
     is_new = task.state is None or (task.moved_from is not None and not was_here)
-    if is_new and not task.replaces and targets.has_rows(task.path):
+    if is_new and exists and not task.replaces and targets.has_rows(task.path):
         raise RunError(
             f"the table at {task.path} has rows and is not in the ledger, so {task.full_name} can't be created "
             "there. If it is yours, move it away or change target; if the ledger was lost, remove the tables and "

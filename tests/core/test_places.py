@@ -54,3 +54,20 @@ def test_a_relative_place_begins_at_the_working_folder(tmp_path: Path, monkeypat
     assert str(Place.parse("all/t[source=a]").absolute()) == f"{here}/all/t[source=a]"
     for text in ("`main`.`public`.`t`", "/lake/t", "s3a://lake/t", ""):
         assert str(Place.parse(text).absolute()) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "is_remote"),
+    [
+        ("s3a://lake/t[source=a]", True),
+        ("abfss://lake@account/t", True),
+        ("dbfs:/lake/t", True),
+        ("/lake/t", False),
+        ("file:/lake/t", False),
+        ("`main`.`public`.`t`", False),
+        ("relative/t", False),
+        ("", False),
+    ],
+)
+def test_a_remote_place_is_in_a_file_system_that_is_not_the_machines(text: str, is_remote: bool) -> None:
+    assert Place.parse(text).is_remote is is_remote

@@ -149,8 +149,8 @@ class SimTargets:
         if self.writer.read_version(str(place)) < 0:
             raise TableError(f"there is no table at {place} any more")
 
-    def check_free(self, place: Place, is_new: bool) -> None:
-        pass
+    def check_free(self, place: Place, is_new: bool) -> bool:
+        return is_new and self.exists(place)
 
     def has_rows(self, place: Place) -> bool:
         return bool(self._newest(place).rows)

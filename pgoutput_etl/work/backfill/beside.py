@@ -60,10 +60,10 @@ class SideBuild:
     def _refuse_other_table(self, path: Place, oid: int) -> None:
         """Raises RunError if the path has a table that isn't from an earlier backfill of the same table."""
         try:
-            self.targets.check_free(path, is_new=True)
+            exists = self.targets.check_free(path, is_new=True)
         except TableError as error:
             raise RunError(str(error)) from None
-        if not self.targets.exists(path) or (path.tag and not self.targets.has_rows(path)):
+        if not exists or (path.tag and not self.targets.has_rows(path)):
             return
         prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
         if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in self.targets.applications(path)):

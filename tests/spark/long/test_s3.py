@@ -170,7 +170,7 @@ def test_requests_for_each_table_and_for_known_files(s3: Lake) -> None:
     paths = [path for _, path in s3.served().requests[before:]]
     assert {name: values(s3, name) for name in ("t0", "t3")} == {"t0": [("1", "b")], "t3": [("1", "b")]}
     assert sum(f"/{TABLES}/public/" in path for path in paths) <= len(tables) * 30
-    assert sum("/_pgoutput_etl/" in path for path in paths) <= 264
+    assert sum("/_pgoutput_etl/" in path for path in paths) <= 272
     assert not any(path.endswith("/0.copydata") for path in paths)
 
 
