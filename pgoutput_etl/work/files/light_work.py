@@ -18,23 +18,23 @@ _ROWS = 1_000_000  # in all tables; a MERGE may read all of them
 def is_light(config: Config) -> bool:
     """True if few bytes landed since the last batch and all tables together have few rows. False if checking this
     without Spark isn't quick: only local storage is checked."""
+    return _is_little(config, is_whole=False)
+
+
+def is_small(config: Config) -> bool:
+    """Like `is_light`, for the whole archive."""
+    return _is_little(config, is_whole=True)
+
+
+def _is_little(config: Config, is_whole: bool) -> bool:
     try:
         ledger, landing = place_of(config.state.root, {}, "state.root"), place_of(config.source.landing, {}, "landing")
         if config.spark.get("spark.remote") or ledger.s3 is not None or landing.s3 is not None:
             return False
         begun = Path(ledger.path, "batches", "_delta_log")
         since = max((path.stat().st_mtime for path in begun.glob("*.json")), default=0.0)
-        return _landed_since(landing.path, since) <= _BYTES and (not since or has_few_rows(config))
-    except (OSError, PgoutputEtlError):
-        return False
-
-
-def is_small(config: Config) -> bool:
-    """True if the whole archive has few bytes and all tables together have few rows. False if checking this without
-    Spark isn't quick."""
-    try:
-        landing = place_of(config.source.landing, {}, "landing")
-        return landing.s3 is None and _landed_since(landing.path, 0) <= _BYTES and has_few_rows(config)
+        landed = _landed_since(landing.path, 0 if is_whole else since)
+        return landed <= _BYTES and (not since or has_few_rows(config))
     except (OSError, PgoutputEtlError):
         return False
 
