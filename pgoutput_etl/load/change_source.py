@@ -87,11 +87,14 @@ class ChangeBlocks:
             for block in self.rows.collect_changes(self._local).to_pylist():
                 self._local[block["relation"]].append(block)
 
+    def is_on_driver(self, task: TableTask) -> bool:
+        return task.oid in self._local
+
     def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
         shape, changes = span.shape, task.changes
         window = window_of(task, span, self.windows)
         only_inserts = _only_inserts(task)
-        if task.oid in self._local:
+        if self.is_on_driver(task):
             return self._on_driver(task, shape, window, only_inserts)
         blocks = _blocks_of_table(self.rows, shape)
         serial = self._serial(task, blocks, window, shape)
@@ -135,7 +138,7 @@ class ChangeBlocks:
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window, only_inserts = span.shape, window_of(task, span, self.windows), _only_inserts(task)
         keys: BatchKeys | None = None
-        if task.oid in self._local:
+        if self.is_on_driver(task):
             batch = _as_one(every_event(self._local_rows(task, shape, window), shape), shape)
             keys = keys_of_events(batch, shape) if only_inserts and not shape.is_bag else None
             events = frame(self.rows.spark, pa.Table.from_batches([batch]))

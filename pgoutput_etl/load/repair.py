@@ -33,7 +33,7 @@ from pgoutput_etl.load.net_effect import (
 )
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing
-from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
+from pgoutput_etl.load.targets import DeltaChanges, SpanWrite, with_memory
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table
@@ -67,9 +67,10 @@ class RepairChanges:
             replaced = DeltaChanges(self.spark, self.source).prepared(task, span)
             return lambda _, commit, __: replaced(TargetRows.NOTHING, commit, None)
         # The driver's merge would empty columns that only the target has.
-        if ranges != () or any(column.retired for column in span.shape.columns):
+        if not self.source.is_on_driver(task) or any(column.retired for column in span.shape.columns):
             return self._prepared_by_spark(task, span)
-        quick = partial(merge.write_few, self.spark, task.path, span.shape, self.source.events(task, span))
+        limited = with_memory(self.spark, span)
+        quick = partial(merge.write_few, self.spark, task.path, limited.shape, self.source.events(task, limited))
 
         def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
             done = again(quick, before, commit, rows)
