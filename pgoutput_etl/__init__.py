@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from pgoutput_etl.work.upkeep.request import MaintainRequest as MaintainRequest
     from pgoutput_etl.work.upkeep.run import maintain as maintain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "answers.export.report": ["ExportSummary", "print_export"],
