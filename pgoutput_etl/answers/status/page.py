@@ -9,8 +9,8 @@ from pathlib import Path
 from pgoutput_etl.answers.next_commands import next_lines
 from pgoutput_etl.answers.page.render import render
 from pgoutput_etl.answers.status.charts import Chart, bars, byte_count, durations, number
-from pgoutput_etl.answers.status.nights import NIGHTS
-from pgoutput_etl.answers.status.report import Night, NightTable, Status, clock, facts, verdict
+from pgoutput_etl.answers.status.days import MOST_DAYS
+from pgoutput_etl.answers.status.report import Day, DayTable, Status, clock, facts, verdict
 from pgoutput_etl.console import duration
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.file_access import PUBLIC
@@ -51,9 +51,9 @@ def page(status: Status) -> str:
         swaps=[*status.swaps.values()],
         next_lines=next_lines(status.next)[1:] if status.next else [],
         charts=_charts(status),
-        days=NIGHTS,
+        days=MOST_DAYS,
         figure_heads=("day", "batches", "files", "bytes", "messages", *_STAGES.values(), "lag"),
-        figures=[_figures(night) for night in reversed(status.nights)],
+        figures=[_figures(own) for own in reversed(status.days)],
         **_tables(status),
     )
 
@@ -73,27 +73,27 @@ def _not_applied(status: Status) -> list[str]:
 
 def _days(status: Status) -> list[str]:
     last = date.fromisoformat(status.at[:10])
-    return [(last - timedelta(days=i)).isoformat() for i in range(NIGHTS - 1, -1, -1)]
+    return [(last - timedelta(days=i)).isoformat() for i in range(MOST_DAYS - 1, -1, -1)]
 
 
 def _charts(status: Status) -> list[Chart]:
     """The charts; days without a batch have no bar."""
-    days, by_day = _days(status), {night.day: night for night in status.nights}
+    days, by_day = _days(status), {own.day: own for own in status.days}
 
-    def values(figure: Callable[[Night], float | None]) -> list[float | None]:
+    def values(figure: Callable[[Day], float | None]) -> list[float | None]:
         return [figure(by_day[day]) if day in by_day else None for day in days]
 
-    stages = [stage for stage in _STAGES if any(stage in night.seconds for night in status.nights)]
-    seconds = {_STAGES[stage]: values(lambda night, s=stage: night.seconds.get(s)) for stage in stages}  # type: ignore[misc]
+    stages = [stage for stage in _STAGES if any(stage in own.seconds for own in status.days)]
+    seconds = {_STAGES[stage]: values(lambda own, s=stage: own.seconds.get(s)) for stage in stages}  # type: ignore[misc]
     no_times = "" if seconds else "The batches of these days recorded no times."
     return [
-        bars("Landed bytes", days, {"": values(lambda night: night.bytes)}, byte_count),
-        bars("Messages", days, {"": values(lambda night: night.messages)}, number),
+        bars("Landed bytes", days, {"": values(lambda own: own.bytes)}, byte_count),
+        bars("Messages", days, {"": values(lambda own: own.messages)}, number),
         bars("Seconds by stage", days, seconds or {"": [None] * len(days)}, _seconds, no_times),
         durations(
             "Lag",
             days,
-            values(lambda night: night.lag_seconds),
+            values(lambda own: own.lag_seconds),
             "From the archive's last commit to the end of the day's last batch.",
         ),
     ]
@@ -105,24 +105,24 @@ def _seconds(value: float) -> str:
 
 def _tables(status: Status) -> dict[str, object]:
     """Current rows and the changes of recent days; the most changed tables come first."""
-    by_name: dict[str, dict[str, NightTable]] = {}
-    for night in status.nights:
-        for one in night.tables:
-            by_name.setdefault(one.name, {})[night.day] = one
+    by_name: dict[str, dict[str, DayTable]] = {}
+    for own in status.days:
+        for one in own.tables:
+            by_name.setdefault(one.name, {})[own.day] = one
     if not by_name:
         return {"tables": []}
-    current = {one.name for one in status.nights[-1].tables}
+    current = {one.name for one in status.days[-1].tables}
     changed = {name: sum(one.changed or 0 for one in own.values()) for name, own in by_name.items()}
     names = sorted(current, key=lambda name: (-changed[name], name))
     days = _days(status)
     return {
         "tables": [_table(name, [by_name[name].get(day) for day in days]) for name in names[:_SHOWN_TABLES]],
         "more_tables": _more(len(names), "tables changed less"),
-        "last_day": status.nights[-1].day,
+        "last_day": status.days[-1].day,
     }
 
 
-def _table(name: str, days: Sequence[NightTable | None]) -> dict[str, object]:
+def _table(name: str, days: Sequence[DayTable | None]) -> dict[str, object]:
     last = next(one for one in reversed(days) if one is not None)
     counts = (last.rows, last.inserted, last.updated, last.deleted)
     return {
@@ -133,9 +133,9 @@ def _table(name: str, days: Sequence[NightTable | None]) -> dict[str, object]:
     }
 
 
-def _figures(night: Night) -> list[str]:
+def _figures(own: Day) -> list[str]:
     """All figures in the charts, as text."""
-    counts = (night.batches, night.files, night.bytes, night.messages)
-    stages = ("" if (value := night.seconds.get(stage)) is None else _seconds(value) for stage in _STAGES)
-    lag = "" if night.lag_seconds is None else duration(night.lag_seconds)
-    return [night.day, *(f"{count:,}" for count in counts), *stages, lag]
+    counts = (own.batches, own.files, own.bytes, own.messages)
+    stages = ("" if (value := own.seconds.get(stage)) is None else _seconds(value) for stage in _STAGES)
+    lag = "" if own.lag_seconds is None else duration(own.lag_seconds)
+    return [own.day, *(f"{count:,}" for count in counts), *stages, lag]

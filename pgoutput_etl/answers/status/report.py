@@ -97,7 +97,7 @@ class TableOnHold:
 
 
 @dataclass(frozen=True, slots=True)
-class NightTable:
+class DayTable:
     """A table after a day's batches. rows: row count, or None if unknown. Changed rows are None if no batch recorded
     them."""
 
@@ -119,7 +119,7 @@ class NightTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class Day:
     """The batches that ended on one day, in UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: time
     from the archive's last commit to the end of the day's last batch."""
 
@@ -130,7 +130,7 @@ class Night:
     messages: int
     seconds: dict[str, float]
     lag_seconds: float | None
-    tables: tuple[NightTable, ...] = ()
+    tables: tuple[DayTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Status:
     point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that earlier rows are
     missing, if there were any. verified_through: by table, the last LSN at which `verify` found it equal to the
     server's. swaps: by table, why other tables seem to have been renamed to it. dropped: tables that remain although
-    they were dropped on the server. next: the commands to run, most urgent first. nights: recent days with a batch,
+    they were dropped on the server. next: the commands to run, most urgent first. days: recent ones with a batch,
     oldest first.
     """
 
@@ -168,7 +168,7 @@ class Status:
     swaps: dict[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
-    nights: tuple[Night, ...] = ()
+    days: tuple[Day, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from datetime import datetime, time, timedelta, timezone
 
 from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.answers.next_commands import Findings, NextCommand, next_commands
+from pgoutput_etl.answers.status.days import MOST_DAYS, days_of, file_counts
 from pgoutput_etl.answers.status.landing_folder import FoundFiles, list_files
 from pgoutput_etl.answers.status.ledger_state import (
     claim_at_work,
@@ -20,7 +21,6 @@ from pgoutput_etl.answers.status.ledger_state import (
     unfinished,
     verified_tables,
 )
-from pgoutput_etl.answers.status.nights import NIGHTS, file_counts, nights
 from pgoutput_etl.answers.status.report import Status, UnfinishedBatch
 from pgoutput_etl.answers.status.request import StatusRequest
 from pgoutput_etl.config.settings import Config
@@ -39,7 +39,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
     the ledger or the landing folder can't be read."""
     now = datetime.now(timezone.utc) if now is None else now
     reader = LedgerReader.of(config)
-    first_day = datetime.combine(now.date() - timedelta(days=NIGHTS - 1), time(), timezone.utc)
+    first_day = datetime.combine(now.date() - timedelta(days=MOST_DAYS - 1), time(), timezone.utc)
     with ThreadPoolExecutor(6) as pool:
         listing = pool.submit(list_files, config.source.landing, config.spark)
         set_aside = pool.submit(quarantine, reader)
@@ -76,7 +76,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             verified_through=verified_tables(reader, states),
             swaps=swap_remarks(states),
             dropped=dropped_names(config, dropped_in(reader.rows("catalog", DROPPED, batches.since)), states),
-            nights=nights(recent, {} if counts is None else counts.result()),
+            days=days_of(recent, {} if counts is None else counts.result()),
         )
     seems_dead = found.unfinished is not None and found.unfinished.is_dead
     if seems_dead and reader.last_done() != batches.number:

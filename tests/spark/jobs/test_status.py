@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.answers.status.report import Night, Status, WaitingFiles
+from pgoutput_etl.answers.status.report import Day, Status, WaitingFiles
 from pgoutput_etl.answers.status.request import StatusRequest
 from pgoutput_etl.answers.status.run import status
 from pgoutput_etl.load.summary import ROW_OPERATIONS
@@ -36,8 +36,8 @@ def now(job: Job) -> Status:
     return status(job.loaded(), StatusRequest())
 
 
-def changed_rows(night: Night) -> dict[str, tuple[int | None, ...]]:
-    return {t.table: (t.inserted, t.updated, t.deleted) for t in night.tables}
+def changed_rows(day: Day) -> dict[str, tuple[int | None, ...]]:
+    return {t.table: (t.inserted, t.updated, t.deleted) for t in day.tables}
 
 
 @pytest.mark.soak
@@ -70,7 +70,7 @@ def test_status_has_the_figures_of_the_summaries(nights: Nights) -> None:
     assert metrics[2]["rows"] == {str(T): {"inserted": 1, "updated": 1, "deleted": 1}}
     assert metrics[2]["transactions"] == {"committed": 1, "quarantined": 1}
 
-    [night] = report.nights
+    [night] = report.days
     assert (night.batches, night.files, night.bytes) == (2, 2, first.bytes + second.bytes)
     assert night.messages == sum(first.messages.values()) + sum(second.messages.values())
     assert changed_rows(night) == {
@@ -98,7 +98,7 @@ def test_status_has_the_figures_of_the_summaries(nights: Nights) -> None:
     assert [table.table for table in report.held] == ["odd"]
     assert (report.batch, report.open.transactions) == (4, 1)
     assert 0 < report.open.bytes < 2 * waiting.bytes, "the earlier rows do not count"
-    assert sum(night.files for night in report.nights) == 3, "a redrive records all files again"
+    assert sum(night.files for night in report.days) == 3, "a redrive records all files again"
 
     nights.night(FOURTH)
     report = now(job)

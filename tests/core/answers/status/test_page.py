@@ -13,15 +13,15 @@ import pytest
 from pgoutput_etl.answers.next_commands import NextCommand
 from pgoutput_etl.answers.status.charts import bars, byte_count, durations, number
 from pgoutput_etl.answers.status.page import page, write_page
-from pgoutput_etl.answers.status.report import Night, NightTable, Quarantine, Status
+from pgoutput_etl.answers.status.report import Day, DayTable, Quarantine, Status
 from pgoutput_etl.console import duration
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e\x1b[31m"
 DAYS = [f"2026-02-{day:02}" for day in (1, 2, 3, 5, 28)]
-NIGHTS = tuple(
-    Night(
+FIGURES = tuple(
+    Day(
         day,
         1,
         files=2,
@@ -30,8 +30,8 @@ NIGHTS = tuple(
         seconds={"look": 1.5, "write": 10.0 + i} if i > 1 else {},
         lag_seconds=None if i == 2 else 60.0 * i,
         tables=(
-            NightTable("public", "t", 100 + i, i, 2, 0),
-            NightTable("public", HOSTILE, None, None, None, None),
+            DayTable("public", "t", 100 + i, i, 2, 0),
+            DayTable("public", HOSTILE, None, None, None, None),
         ),
     )
     for i, day in enumerate(DAYS)
@@ -47,7 +47,7 @@ REPORT = Status(
     quarantine=Quarantine(10, 1, (f"/a/{HOSTILE}: 10 bytes at offset 0: {HOSTILE}",), (HOSTILE,), (HOSTILE,)),
     conditions=(TableCondition(1, "public", HOSTILE, ConditionKind.DIVERGED, HOSTILE, 0x100),),
     next=(NextCommand(HOSTILE, f"job --config '{HOSTILE}'"),),
-    nights=NIGHTS,
+    days=FIGURES,
 )
 VOID = {"meta"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -162,9 +162,9 @@ def test_a_page_of_a_source_without_batches() -> None:
 
 
 def test_many_tables_and_lines_are_cut(tmp_path: Path) -> None:
-    many = tuple(NightTable("public", f"t{i:03}", i, i, 0, 0) for i in range(150))
+    many = tuple(DayTable("public", f"t{i:03}", i, i, 0, 0) for i in range(150))
     ranges = tuple(f"/a: {i}" for i in range(50))
-    report = replace(REPORT, nights=(replace(NIGHTS[-1], tables=many),), quarantine=Quarantine(1, 0, ranges))
+    report = replace(REPORT, days=(replace(FIGURES[-1], tables=many),), quarantine=Quarantine(1, 0, ranges))
     html = page(report)
     assert "public.t149" in html
     assert "public.t000" not in html

@@ -384,12 +384,12 @@ def test_a_ledger_of_an_older_version_lacks_columns(ledger: SmallLedger) -> None
     ledger.add("files", columns, without=[*later, "reason", "framing", "begins_in_stream", "ends_in_stream"])
     report = found(ledger)
     assert (report.batch, report.last_commit_time, report.exit_code) == (1, None, 0)
-    [night] = report.nights
+    [night] = report.days
     assert (night.files, night.bytes, night.messages, night.seconds, night.lag_seconds) == (1, 10, 1, {}, None)
     assert night.tables[0].changed is None
 
     ledger.finish(2, NIGHT, 0x200, [state(1, "t", 3)], {"seconds": {"write": 2.0}, "transactions": {}, "rows": {}})
-    first, second = found(ledger).nights
+    first, second = found(ledger).days
     assert (first.seconds, second.seconds, second.lag_seconds) == ({}, {"write": 2.0}, 60.0)
     assert second.tables[0].changed == 0
 
@@ -400,7 +400,7 @@ def test_a_ledger_of_a_newer_version_is_refused(ledger: SmallLedger) -> None:
         found(ledger)
 
 
-def test_a_night_sums_the_batches_of_a_day(ledger: SmallLedger) -> None:
+def test_a_day_sums_its_batches(ledger: SmallLedger) -> None:
     metrics = {
         "seconds": {"look": 1.0, "write": 2.5},
         "transactions": {"committed": 3},
@@ -410,7 +410,7 @@ def test_a_night_sums_the_batches_of_a_day(ledger: SmallLedger) -> None:
         ledger.read(batch, ledger.land(f"{batch}.bin", 100 * batch))
         ended = NIGHT.replace(hour=0) + timedelta(hours=hour - 24)
         ledger.finish(batch, ended, batch * 0x100, [state(1, "t", 10 * batch)], metrics)
-    first, second = found(ledger).nights
+    first, second = found(ledger).days
     assert (first.day, first.batches, first.files, first.bytes, first.messages) == ("2026-03-01", 2, 2, 300, 8)
     assert first.seconds == {"look": 2.0, "write": 5.0}
     [table] = first.tables
@@ -428,14 +428,14 @@ def test_a_redrive_lands_nothing_and_replaces_what_was_open(ledger: SmallLedger)
     ledger.finish(2, NIGHT, 0x100, backfill="{}", since=2, streams=[stream])
     report = found(ledger)
     assert (report.open.transactions, report.open.bytes) == (1, 20)
-    [night] = report.nights
+    [night] = report.days
     assert (night.batches, night.files, night.bytes) == (2, 1, 100)
 
 
-def test_older_nights_are_left_out(ledger: SmallLedger) -> None:
+def test_older_days_are_left_out(ledger: SmallLedger) -> None:
     for days in (40, 30, 29, 1):
         ledger.finish(50 - days, NIGHT - timedelta(days=days), 0x100)
-    assert [night.day for night in found(ledger).nights] == ["2026-02-01", "2026-03-01"]
+    assert [own.day for own in found(ledger).days] == ["2026-02-01", "2026-03-01"]
 
 
 def test_tables_that_were_found_equal(ledger: SmallLedger) -> None:
@@ -456,7 +456,7 @@ def test_json_has_the_same(ledger: SmallLedger) -> None:
     assert (fields["batch"], fields["lsn"], fields["exit_code"]) == (1, "0/200", 3)
     assert fields["problems"] == ["1 table held"]
     assert fields["held"] == [{"schema": "public", "table": "odd", "lsn": 0x100, "reason": "why"}]
-    assert fields["nights"][0]["day"] == "2026-03-02"
+    assert fields["days"][0]["day"] == "2026-03-02"
 
 
 def test_a_missing_landing_folder_is_a_mistake_in_the_configuration(ledger: SmallLedger) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pgoutput_etl.answers.status.report import Night, NightTable
+from pgoutput_etl.answers.status.report import Day, DayTable
 from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import commit_time, utc
 from pgoutput_etl.load.summary import ROW_OPERATIONS
 
-NIGHTS = 30  # days, including the report's
+MOST_DAYS = 30  # including the report's
 
 _FILE = ("batch", "status", "size", "offset", "consumed", "messages")
 
@@ -44,15 +44,15 @@ def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, ReadFiles]:
     return counts
 
 
-def nights(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> tuple[Night, ...]:
+def days_of(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> tuple[Day, ...]:
     """One per day with a finished batch. batches: rows of the ledger, in order. counts: file counts by batch."""
     by_day: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for batch in batches:
         by_day[utc(batch["at"]).date().isoformat()].append(batch)
-    return tuple(_night(day, rows, counts) for day, rows in sorted(by_day.items()))
+    return tuple(_day(day, rows, counts) for day, rows in sorted(by_day.items()))
 
 
-def _night(day: str, batches: list[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> Night:
+def _day(day: str, batches: list[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> Day:
     last = batches[-1]
     # A redrive records all files again.
     landed = (counts.get(batch["batch"], ReadFiles()) for batch in batches if batch["backfill"] is None)
@@ -61,7 +61,7 @@ def _night(day: str, batches: list[Mapping[str, Any]], counts: Mapping[int, Read
     stages = dict.fromkeys(stage for metrics in measured for stage in metrics["seconds"])
     seconds = {stage: round(sum(m["seconds"].get(stage, 0.0) for m in measured), 3) for stage in stages}
     tables = _tables(last, [metrics["rows"] for metrics in measured])
-    return Night(day, len(batches), total.files, total.bytes, total.messages, seconds, _lag(last), tables)
+    return Day(day, len(batches), total.files, total.bytes, total.messages, seconds, _lag(last), tables)
 
 
 def _lag(batch: Mapping[str, Any]) -> float | None:
@@ -70,11 +70,11 @@ def _lag(batch: Mapping[str, Any]) -> float | None:
     return None if commit is None else round((at - commit).total_seconds(), 3)
 
 
-def _tables(last: Mapping[str, Any], changes: list[Mapping[str, Mapping[str, int]]]) -> tuple[NightTable, ...]:
+def _tables(last: Mapping[str, Any], changes: list[Mapping[str, Mapping[str, int]]]) -> tuple[DayTable, ...]:
     """The tables after a day's last batch. changes: counts by OID, for each batch that recorded them."""
     tables = []
     for state in sorted(last["tables"] or (), key=lambda table: (table["schema"], table["table"])):
         own = [rows.get(str(state["oid"]), {}) for rows in changes]
         sums = [sum(rows.get(name, 0) for rows in own) if changes else None for name in ROW_OPERATIONS]
-        tables.append(NightTable(state["schema"], state["table"], state.get("rows"), *sums))
+        tables.append(DayTable(state["schema"], state["table"], state.get("rows"), *sums))
     return tuple(tables)
