@@ -112,14 +112,17 @@ class Writer:
         return results
 
     def _write_tables(self, changes: Changes, tasks: Sequence[TableTask]) -> list[TableResult]:
-        at_a_time, results = self.config.merge.parallel_tables, list[TableResult]()
-        waiting = [task for task in tasks if _waits_for_storage(task)]
-        others = [task for task in tasks if not _waits_for_storage(task)]
-        for threads, part in ((max(_AT_A_TIME, at_a_time), waiting), (at_a_time, others)):
-            if part:
+        """The results in the tasks' order."""
+        at_a_time, results = self.config.merge.parallel_tables, dict[int, TableResult]()
+        waiting, others = list[int](), list[int]()
+        for number, task in enumerate(tasks):
+            (waiting if _waits_for_storage(task) else others).append(number)
+        for threads, numbers in ((max(_AT_A_TIME, at_a_time), waiting), (at_a_time, others)):
+            if numbers:
                 with self.targets.pool(threads) as pool:
-                    results += pool.map(partial(self._write_table, changes), part)
-        return results
+                    written = pool.map(partial(self._write_table, changes), [tasks[number] for number in numbers])
+                    results.update(zip(numbers, written, strict=True))
+        return [results[number] for number in range(len(tasks))]
 
     def fault(self, error: Exception, step: str) -> Reason:
         """Why the error holds the table that the step is about. Raises the error if it ends the run."""

@@ -54,4 +54,4 @@ def test_small_tables_in_object_storage_are_written_many_at_a_time(
     writer = Writer(cast(Any, targets), config, Mock(), 0, no_claim, str, lambda _: None)
     written = writer._write_tables(cast(Any, None), tasks)
     assert targets.sizes == sizes
-    assert {id(result) for result in written} == {id(task) for task in tasks}
+    assert [id(result) for result in written] == [id(task) for task in tasks]
