@@ -19,7 +19,7 @@ from benchmarks.sessions import WORK, fresh, session
 from benchmarks.small_nights import small_night
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import no_progress
-from tests.support.s3_lake import BUCKET, CONFIG, KEYS, Lake, lake, packages
+from tests.support.s3_lake import BUCKET, CONFIG, KEYS, SETTINGS, Lake, lake, packages
 
 Progress = Callable[[str], None]
 Figures = dict[str, float]  # of a night: seconds, processor seconds of the server, and numbers of requests
@@ -83,7 +83,7 @@ def _nights(spark: SparkSession, s3: Lake, tables: int, name: str, runs: int) ->
 
 def _config(name: str) -> Config:
     overrides = [f"source.landing=s3a://{BUCKET}/landing/{name}", f"target.root=s3a://{BUCKET}/tables-{name}"]
-    return load_config(str(CONFIG), overrides, KEYS)
+    return load_config(str(CONFIG), [*overrides, *SETTINGS], KEYS)
 
 
 def place_of(path: str) -> str:
