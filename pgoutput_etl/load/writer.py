@@ -382,7 +382,8 @@ def _waits_for_storage(task: TableTask) -> bool:
     """True if the driver writes the table, and spends the time waiting for answers from storage."""
     size, rows = task.changes.size, 0 if task.state is None else task.state.rows
     is_small = size is not None and size <= DRIVER_TABLE_BYTES and rows is not None and rows <= SMALL_ROWS
-    return is_small and task.path.is_remote
+    is_plain = table_mode(task.mode).is_copy and not task.path.tag  # otherwise, Spark writes it
+    return is_small and is_plain and task.path.is_remote
 
 
 def rows_before_span(task: TableTask, number: int) -> TargetRows:

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.load.change_source import DRIVER_TABLE_BYTES
 from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.places import Place
@@ -27,9 +28,9 @@ class Threads:
         return ThreadPoolExecutor(tables)
 
 
-def task(path: str, size: int | None = 10, rows: int | None = 10) -> TableTask:
-    state = Mock(rows=rows)
-    found: Any = Mock(spec=TableTask, path=Place(path), changes=Mock(size=size), state=state, moved_from=None)
+def task(path: str, size: int | None = 10, rows: int | None = 10, mode: Mode = Mode.MIRROR) -> TableTask:
+    changes, state = Mock(size=size), Mock(rows=rows)
+    found: Any = Mock(spec=TableTask, path=Place.parse(path), changes=changes, state=state, mode=mode)
     return cast(TableTask, found)
 
 
@@ -42,6 +43,7 @@ def task(path: str, size: int | None = 10, rows: int | None = 10) -> TableTask:
         ([task("s3a://lake/a", size=None), task("s3a://lake/b", rows=None)], [2]),
         ([task("s3a://lake/a", rows=SMALL_ROWS + 1)], [2]),
         ([task("s3a://lake/a", rows=SMALL_ROWS)], [16]),
+        ([task("s3a://lake/a", mode=Mode.HISTORY), task("s3a://lake/a[source=b]")], [2]),
         ([], []),
     ],
 )
