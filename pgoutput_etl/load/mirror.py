@@ -43,6 +43,7 @@ from pgoutput_etl.targets.write_method import (
     WriteFacts,
     WriteMethod,
     absence_matters,
+    has_few,
     need_reduction,
     size_matters,
     write_method,
@@ -65,7 +66,7 @@ def write(
     rows: int | None = None,
 ) -> WriteResult:
     """events: the table's events since its last truncate in the batch. rows: target row count, or None if unknown."""
-    is_few = _has_few(rows)
+    is_few = has_few(rows)
     is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
     with committing(spark, path, commit, sizes) as table:
@@ -91,25 +92,6 @@ def write(
                     return rewrite(table, small, shape, net)
             case _:
                 return _merge(table, shape, net, events, is_few)
-
-
-def write_few(
-    spark: SparkSession,
-    path: Place,
-    shape: TableShape,
-    events: TableEvents,
-    before: TargetRows,
-    commit: DeltaTransaction,
-    rows: int | None,
-) -> WriteResult | None:
-    """Like `write`, but a change also replaces copies of its row, and without the driver's merge nothing is written:
-    returns None."""
-    with committing(spark, path, commit) as table:
-        return write_on_driver(table, shape, events, before, _has_few(rows), replaces_copies=True)
-
-
-def _has_few(rows: int | None) -> bool:
-    return rows is not None and rows <= SMALL_ROWS
 
 
 def _most_to_broadcast(shape: TableShape) -> int:

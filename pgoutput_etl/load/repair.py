@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import DELETED, UPDATED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
+from pgoutput_etl.load.driver_merge import write_on_driver
 from pgoutput_etl.load.net_effect import (
     all_of,
     any_of,
@@ -40,6 +40,7 @@ from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.retries import again
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, TableTask
+from pgoutput_etl.targets.write_method import has_few
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,11 @@ class RepairChanges:
         if not self.source.is_on_driver(task) or any(column.retired for column in span.shape.columns):
             return self._prepared_by_spark(task, span)
         limited = with_memory(self.spark, span)
-        quick = partial(merge.write_few, self.spark, task.path, limited.shape, self.source.events(task, limited))
+        events = self.source.events(task, limited)
 
         def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-            done = again(quick, before, commit, rows)
+            with committing(self.spark, task.path, commit) as table:
+                done = again(write_on_driver, table, limited.shape, events, before, has_few(rows), True)
             if done is not None:
                 return replace(done, mismatches=None)
             return self._prepared_by_spark(task, span)(before, commit, rows)

@@ -20,7 +20,7 @@ from pgoutput_etl.schema.layout import CHANGE_FEED
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of, read_log
-from pgoutput_etl.targets.write_method import SMALL_BYTES, SMALL_ROWS
+from pgoutput_etl.targets.write_method import SMALL_BYTES, has_few
 
 _PATIENCE = 60  # seconds to wait for the counts; Spark usually reports them within milliseconds
 
@@ -33,7 +33,7 @@ _CLUSTERED = "delta.feature.clustering"  # an overwrite drops the clustering
 def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int | None) -> DataFrame | None:
     """The table's rows if a rewrite would lose nothing and take less time than a MERGE, otherwise None. rows: its row
     count, or None if unknown."""
-    if rows is None or rows > SMALL_ROWS or path.tag:
+    if not has_few(rows) or path.tag:
         return None
     target = read_log(spark, path)  # lists the log before it is asked for versions
     target = read_table(spark, path) if target is None else target

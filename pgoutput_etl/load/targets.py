@@ -255,17 +255,17 @@ class DeltaTargets:
         delta_commit.check_target_exists(self.spark, place, version, application)
 
     def check_free(self, place: Place, is_new: bool) -> bool:
-        if place.is_in_catalog and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
+        is_delta = (is_new or place.is_in_catalog) and is_delta_table(self.spark, place)
+        if place.is_in_catalog and not is_delta and is_in_catalog(self.spark, place):
             raise RunError(f"{place} exists and is not a Delta table: move it away, or change target.catalog")
         if place.tag and not self.marks_commits:
             raise RunError(
                 f"{place} is in a shared table, and this cluster refuses spark.databricks.delta.write.txnAppId, by "
                 "which each source finds its own commits there: use a cluster that allows it, or no `into`"
             )
-        exists = is_new and is_delta_table(self.spark, place)
-        if exists:
+        if is_new and is_delta:
             check_shared(self.spark, place)
-        return exists
+        return is_new and is_delta
 
     def refuse_large_rows(self, place: Place) -> None:
         memory = self.memory

@@ -41,12 +41,11 @@ from pgoutput_etl.targets.plan import (
     mismatches_left,
     others_at,
 )
-from pgoutput_etl.targets.write_method import SMALL_ROWS
+from pgoutput_etl.targets.write_method import has_few
 
 _OF_SPANS = ("changes:", "columns:", "removed:")  # prefixes of steps that end with the number of a schema span
 
 _HELD = "held: "  # prefix of the step that undoes a batch's changes to a table that it holds; the reason follows
-
 
 _AT_A_TIME = 16  # tables for which the driver waits for storage, and does nothing else
 
@@ -381,7 +380,7 @@ class Writer:
 def _waits_for_storage(task: TableTask) -> bool:
     """True if the driver writes the table, and spends the time waiting for answers from storage."""
     size, rows = task.changes.size, 0 if task.state is None else task.state.rows
-    is_small = size is not None and size <= DRIVER_TABLE_BYTES and rows is not None and rows <= SMALL_ROWS
+    is_small = size is not None and size <= DRIVER_TABLE_BYTES and has_few(rows)
     is_plain = table_mode(task.mode).is_copy and not task.path.tag  # otherwise, Spark writes it
     return is_small and is_plain and task.path.is_remote
 

@@ -15,6 +15,11 @@ SMALL_ROWS = 50_000
 SMALL_BYTES = 1 << 22
 
 
+def has_few(rows: int | None) -> bool:
+    """rows: a table's row count; None if unknown."""
+    return rows is not None and rows <= SMALL_ROWS
+
+
 class WriteMethod(Enum):
     """How a batch's rows are written to a table. Each method makes one Delta commit."""
 

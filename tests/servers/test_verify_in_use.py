@@ -21,7 +21,7 @@ from pgoutput_etl.errors import AnotherRunError, RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load import mirror
+from pgoutput_etl.load import repair
 from pgoutput_etl.load.repair import RepairChanges
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
@@ -258,7 +258,7 @@ def test_planted_differences_are_found_and_repaired(archive: Archive, monkeypatc
     assert "SECRET" not in found.to_json()
     with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
         archive.verify(finish=True)
-    monkeypatch.setattr(mirror, "write_few", lambda *_: None)  # Spark repairs larger ones
+    monkeypatch.setattr(repair, "write_on_driver", lambda *_: None)  # Spark repairs larger ones
     assert repaired(archive) == {"counted": "1 row repaired"}, "of the two that were one"
 
 
