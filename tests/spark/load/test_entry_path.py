@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
-from pgoutput_etl.load import driver_merge, rewrite
+from pgoutput_etl.load import driver_merge
+from pgoutput_etl.targets import write_method
 from tests.support.jobs import Nights
 from tests.support.small_archives import insert, table, transaction, update
 from tests.support.typed_commands import share_session
@@ -71,7 +72,7 @@ def test_the_way_to_merge(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> No
     route = Route()
     route.watch(monkeypatch)
     monkeypatch.setattr(driver_merge, "SMALL_BYTES", -1)
-    monkeypatch.setattr(rewrite, "SMALL_ROWS", 0)
+    monkeypatch.setattr(write_method, "SMALL_ROWS", 0)
     monkeypatch.setattr(sys, "argv", ["jobs/apply.py", "--config", str(nights.job.config), "--quiet"])
     for night in (transaction(1, 0x100, table(), insert("1", "a")), transaction(2, 0x200, update("1", "b"))):
         nights.land(night)

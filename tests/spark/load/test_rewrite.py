@@ -12,6 +12,7 @@ from pgoutput_etl.load import driver_merge, rewrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import DeltaCommit, newest_commit
+from pgoutput_etl.targets import write_method
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, insert, table, transaction, update
 
@@ -64,7 +65,7 @@ def test_a_small_table_is_rewritten_unless_that_would_lose_something(
     assert last_operation(job, "small") == ("WRITE", "Overwrite")
     assert nights.values("small") == [("1", "f"), ("2", "b"), ("3", "e"), ("9", "b")]
 
-    monkeypatch.setattr(rewrite, "SMALL_ROWS", 2)
+    monkeypatch.setattr(write_method, "SMALL_ROWS", 2)
     nights.night(transaction(4, 400, update("1", "g", oid=SMALL)))
     assert last_operation(job, "small")[0] == "MERGE"
     assert nights.values("small") == [("1", "g"), ("2", "b"), ("3", "e"), ("9", "b")]
