@@ -31,7 +31,8 @@ from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
-from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_binary, load_text
+from pgoutput_etl.types import ValueTextError
+from pgoutput_etl.types.column import load_mixed
 
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 
@@ -67,7 +68,7 @@ _Row = list[Cell]
 
 
 class _Binary(bytes):
-    """A value in binary form. A tuple may mix both forms, because a type without a send function is sent as text."""
+    """A value in binary form; a tuple may mix both forms (load_mixed)."""
 
 
 @dataclass(slots=True)
@@ -296,7 +297,7 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     def load(column: int, cells: list[bytes | None], texts: _Texts) -> pa.Array:
         nonlocal size
         try:
-            loaded = _load(shape.columns[column].type, cells)
+            loaded = load_mixed(shape.columns[column].type, cells, [isinstance(cell, _Binary) for cell in cells])
         except ValueTextError as error:
             where = _position(columns, source[error.index])
             name = f"{shape.relation.full_name}, column {shape.columns[column].name!r}"
@@ -323,17 +324,3 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     values["_chain"] = pa.nulls(len(source), CHAIN)
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
-
-
-def _load(column_type: ColumnType, cells: list[bytes | None]) -> LoadedColumn:
-    are_binary = [isinstance(cell, _Binary) for cell in cells]
-    if not any(are_binary):
-        return load_text(column_type, cells)
-    if all(is_binary or cell is None for is_binary, cell in zip(are_binary, cells, strict=True)):
-        return load_binary(column_type, cells)
-    # The slot was started both with and without `binary`.
-    texts = load_text(column_type, [None if isinstance(cell, _Binary) else cell for cell in cells])
-    binary = load_binary(column_type, [cell if isinstance(cell, _Binary) else None for cell in cells])
-    indices = [i + len(cells) * is_binary for i, is_binary in enumerate(are_binary)]
-    array = pa.concat_arrays([texts.array, binary.array]).take(pa.array(indices, pa.int64()))
-    return LoadedColumn(array, {**texts.unrepresentable, **binary.unrepresentable})

@@ -262,6 +262,20 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
 
 
+def load_mixed(column_type: ColumnType, values: Sequence[bytes | None], are_binary: Sequence[bool]) -> LoadedColumn:
+    """Like `load_text` and `load_binary`, for values in either form: a type without a send function is sent as text,
+    and a slot may have been started both with and without `binary`. are_binary: False for NULL."""
+    if not any(are_binary):
+        return load_text(column_type, values)
+    pairs = list(zip(values, are_binary, strict=True))
+    if all(is_binary or value is None for value, is_binary in pairs):
+        return load_binary(column_type, values)
+    texts = load_text(column_type, [None if is_binary else value for value, is_binary in pairs])
+    binary = load_binary(column_type, [value if is_binary else None for value, is_binary in pairs])
+    array = pc.if_else(pa.array(are_binary), binary.array, texts.array)
+    return LoadedColumn(array, {**texts.unrepresentable, **binary.unrepresentable})
+
+
 def replace_at(array: pa.Array, indices: Any, replacements: pa.Array) -> pa.Array:
     """Like Arrow's replace_with_mask, which doesn't support lists. indices: integers, one per replacement."""
     positions = np.arange(len(array))

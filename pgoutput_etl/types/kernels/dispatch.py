@@ -12,11 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgoutput_etl.jit import PADDING
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_binary, load_text, replace_at
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_mixed, replace_at
 from pgoutput_etl.types.datetimes import load_date, load_timestamp, load_timestamptz
 from pgoutput_etl.types.documents import fast_binary_versioned
 from pgoutput_etl.types.identifiers import uuid_text
@@ -91,17 +90,8 @@ def load_cells(column_type: ColumnType, cells: Cells) -> LoadedColumn:
 
 def _load_carefully(column_type: ColumnType, cells: Cells) -> LoadedColumn:
     sizes = cells.sizes
-    binary = (sizes >= 0) & (sizes & BINARY != 0)
-    values = cells.to_arrow().to_pylist()
-    if not binary.any():
-        return load_text(column_type, values)
-    if binary[sizes >= 0].all():
-        return load_binary(column_type, values)
-    cases = list(zip(values, binary, strict=True))
-    from_text = load_text(column_type, [None if is_binary else value for value, is_binary in cases])
-    from_binary = load_binary(column_type, [value if is_binary else None for value, is_binary in cases])
-    array = pc.if_else(pa.array(binary), from_binary.array, from_text.array)
-    return LoadedColumn(array, {**from_text.unrepresentable, **from_binary.unrepresentable})
+    are_binary = (sizes >= 0) & (sizes & BINARY != 0)
+    return load_mixed(column_type, cells.to_arrow().to_pylist(), are_binary.tolist())
 
 
 def _array(arrow: pa.DataType, states: Numbers, *buffers: Numbers) -> pa.Array:
