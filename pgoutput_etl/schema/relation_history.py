@@ -63,8 +63,8 @@ def is_of_snapshot(entry: RelationEntry) -> bool:
 
 @dataclass(slots=True)
 class _Scope:
-    """Relation messages of an open streamed transaction, by OID. entries: those in force, where they differ from the
-    entry for all transactions. declared: positions of the newest messages."""
+    """Relation messages for all transactions or of an open streamed one, by OID. entries: those in force; of a streamed
+    transaction, only where they differ from those for all. declared: positions of the newest messages."""
 
     entries: dict[int, RelationEntry] = field(default_factory=dict)
     declared: dict[int, Position] = field(default_factory=dict)
@@ -82,8 +82,7 @@ class RelationHistory:
     definitions: Definitions = field(default_factory=Definitions)
     _by_oid: dict[int, list[RelationEntry]] = field(default_factory=dict)
     _partitions: dict[int, set[int]] = field(default_factory=dict)  # by the root's OID
-    _for_all: dict[int, RelationEntry] = field(default_factory=dict)
-    _declared: dict[int, Position] = field(default_factory=dict)
+    _for_all: _Scope = field(default_factory=_Scope)
     _scopes: dict[int, _Scope] = field(default_factory=dict)
 
     @classmethod
@@ -99,22 +98,20 @@ class RelationHistory:
         OID that its rows are sent under (its own for an ordinary table), or None if the archive doesn't show it."""
         relation = self._typed(replace(relation, xid=None))
         oid = relation.oid
-        if scope is None:
-            # After this message, an open stream with another version must not make its own version apply to all.
-            known = None if self._is_contested(relation) else self._for_all.get(oid)
-        else:
-            own = self._scopes.get(scope, _Scope()).entries
-            known = own.get(oid, self._for_all.get(oid))
+        # After this message, an open stream with another version must not make its own version apply to all.
+        is_contested = scope is None and self._is_contested(relation)
+        known = None if is_contested else self._in_force(oid, scope)
         if root is None and oid in self._by_oid:
             root = self._by_oid[oid][-1].root
         elif root == oid:
             root = None
         if known is None or (known.relation, known.root) != (relation, root):
             self._add(RelationEntry(position, relation, scope, root))
-        elif scope is None:
-            self._declared[oid] = position
-        elif scope in self._scopes:
-            self._scopes[scope].declared[oid] = position
+        else:
+            self._scope(scope).declared[oid] = position
+
+    def _scope(self, scope: int | None) -> _Scope:
+        return self._for_all if scope is None else self._scopes.setdefault(scope, _Scope())
 
     def _typed(self, relation: Relation) -> Relation:
         """The relation with user types from the previous description, where no catalog Message describes them: they
@@ -151,8 +148,7 @@ class RelationHistory:
                 self.declare(known.relation, position, scope, oid)
 
     def _in_force(self, oid: int, scope: int | None) -> RelationEntry | None:
-        own = self._scopes.get(scope, _Scope()).entries if scope is not None else {}
-        return own.get(oid, self._for_all.get(oid))
+        return self._scope(scope).entries.get(oid, self._for_all.entries.get(oid))
 
     def _root_of(self, table: DefinedTable, known: RelationEntry) -> int | None:
         """The OID that a partition's rows are sent under: the root's, if the root is published."""
@@ -169,7 +165,7 @@ class RelationHistory:
         does."""
         stream = self._scopes.pop(scope, _Scope())
         for oid, entry in stream.entries.items():
-            if stream.declared[oid] > self._declared.get(oid, (-1, -1)):
+            if stream.declared[oid] > self._for_all.declared.get(oid, (-1, -1)):
                 self.declare(entry.relation, position, None, entry.root)
 
     def keep_scopes(self, scopes: Collection[int]) -> None:
@@ -187,13 +183,9 @@ class RelationHistory:
         self._by_oid.setdefault(oid, []).append(entry)
         if entry.root is not None:
             self._partitions.setdefault(entry.root, set()).add(oid)
-        if entry.scope is None:
-            self._for_all[oid] = entry
-            self._declared[oid] = entry.position
-        else:
-            stream = self._scopes.setdefault(entry.scope, _Scope())
-            stream.entries[oid] = entry
-            stream.declared[oid] = entry.position
+        scope = self._scope(entry.scope)
+        scope.entries[oid] = entry
+        scope.declared[oid] = entry.position
 
     def newest(self, oid: int) -> Relation | None:
         """The last description of a relation, committed or not; None without any. For display, and for tables without
@@ -201,7 +193,7 @@ class RelationHistory:
         return self.masked(self._newest_unmasked(oid)) if oid in self._by_oid else None
 
     def _newest_unmasked(self, oid: int) -> Relation:
-        return self._for_all.get(oid, self._by_oid[oid][-1]).relation
+        return self._for_all.entries.get(oid, self._by_oid[oid][-1]).relation
 
     def numbered(self, relation: Relation, since: Position) -> Relation:
         """A description in force at `since` that no definition completed, with the columns' numbers from a later
