@@ -7,8 +7,7 @@ transaction. The readable scanner reads that message.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +43,7 @@ NO_KIND, HEAD_FRAGMENT, TRANSACTION, SEGMENT, OTHER = range(5)
 NO_ORIGIN, KNOWN_ORIGIN = 0, -1
 
 
-@dataclass(frozen=True, slots=True)
-class ScanCursor:
+class ScanCursor(NamedTuple):
     """The state of a scan as numbers; 0 stands for None. is_pending: an interrupted transaction has no next_lsn yet."""
 
     kind: int
@@ -55,39 +53,30 @@ class ScanCursor:
     fragment_lsn: int
     fragment_ts: int
     changes: int  # of the fragment
-    is_damaged: bool
-    is_pending: bool
-    has_commits: bool  # in the epoch
+    is_damaged: int
+    is_pending: int
+    has_commits: int  # in the epoch
     first_commit: int
     last_commit: int
     commit_lsn: int  # the highest in the file
-    has_xids: bool
+    has_xids: int
     oldest_xid: int
     newest_xid: int
     first_lsn: int  # of frames
     last_lsn: int
-    head_matters: bool
+    head_matters: int
     ordinal: int
     accounted_to: int
     # A TRANSACTION's: NO_ORIGIN, KNOWN_ORIGIN if read before this call, or 1 + the index of its Origin message
     origin: int
 
-    def to_array(self) -> Numbers:
-        return np.array([getattr(self, name) for name in _CURSOR_NAMES], np.int64)
 
-    @classmethod
-    def from_array(cls, numbers: Numbers) -> ScanCursor:
-        return cls(*(bool(n) if is_bool else n for n, is_bool in zip(numbers.tolist(), _CURSOR_IS_BOOL, strict=True)))
-
-
-_CURSOR_NAMES = tuple(field.name for field in fields(ScanCursor))
-_CURSOR_IS_BOOL = tuple(field.type == "bool" for field in fields(ScanCursor))
-
+# Indexes of the fields
 (
     KIND, FRAGMENT, FRAGMENTS, FRAGMENT_XID, FRAGMENT_LSN, FRAGMENT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_COMMITS,
     FIRST_COMMIT, LAST_COMMIT, HIGHEST_COMMIT, HAS_XIDS, OLDEST_XID, NEWEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS,
     ORDINAL, ACCOUNTED_TO, ORIGIN,
-) = range(len(_CURSOR_NAMES))  # fmt: skip
+) = range(len(ScanCursor._fields))  # fmt: skip
 
 
 # A row's numeric columns

@@ -68,7 +68,7 @@ class FastPath:
         if cursor.has_xids:
             summary.xids = (cursor.oldest_xid, cursor.newest_xid)
         summary.first_lsn, summary.last_lsn = cursor.first_lsn or None, cursor.last_lsn or None
-        state.head_matters = cursor.head_matters
+        state.head_matters = bool(cursor.head_matters)
         state.ordinal, state.accounted_to = cursor.ordinal, cursor.accounted_to
         state.offset, state.lsn, state.read_to = rows.offset, rows.lsn, rows.read_to
         for tag, count in rows.tags:

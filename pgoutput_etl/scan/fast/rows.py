@@ -94,7 +94,7 @@ class FastScanner:
         that a message is whole. `origin`: the open fragment's."""
         fields = self.fields
         limit = fields.messages if fields.to_the_end else fields.messages - 1
-        cursor_numbers = cursor.to_array()
+        cursor_numbers = np.array(cursor, np.int64)
         arrays = _RowArrays(
             numbers=np.empty((loop.NUMBERS, limit), np.int64),
             fragments=np.empty(limit, np.int32),
@@ -115,7 +115,7 @@ class FastScanner:
         is_all = messages == fields.messages
         return FastRows(
             messages,
-            ScanCursor.from_array(cursor_numbers),
+            ScanCursor(*cursor_numbers.tolist()),
             _counted_tags(self.tags),
             [(int(oid), int(count)) for oid, count in self.relations[1:, :relations].T],
             batch,
