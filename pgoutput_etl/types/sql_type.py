@@ -29,14 +29,5 @@ def sql_type(column_type: ColumnType) -> str:
         return "variant"
     if column_type.element is not None:
         return f"array<{sql_type(column_type.element)}>"
-    return _sql_name(column_type.arrow)
-
-
-def _sql_name(arrow: pa.DataType) -> str:
-    if pa.types.is_decimal(arrow):
-        return f"decimal({arrow.precision},{arrow.scale})"
-    if pa.types.is_struct(arrow):
-        return f"struct<{','.join(f'{field.name}:{_sql_name(field.type)}' for field in arrow)}>"
-    if pa.types.is_list(arrow):
-        return f"array<{_sql_name(arrow.value_type)}>"
-    return _PLAIN[arrow]
+    arrow = column_type.arrow
+    return f"decimal({arrow.precision},{arrow.scale})" if pa.types.is_decimal(arrow) else _PLAIN[arrow]
