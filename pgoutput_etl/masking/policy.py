@@ -184,7 +184,7 @@ class _TableChecks:
 
 def _spells_alike(before: RelationColumn, after: RelationColumn, types: UserTypes) -> bool:
     """True if every value has the same text in both types."""
-    if (before.type_oid, before.type_modifier) == (after.type_oid, after.type_modifier):
+    if before.full_type == after.full_type:
         return True
     old, new = (type_of(column, types) for column in (before, after))
     names = {column_type.name.partition("(")[0] for column_type in (old, new)}

@@ -41,5 +41,5 @@ def _masks(config: Config, relation: Relation) -> set[str]:
 def _is_copy(copy: Relation, original: Relation) -> bool:
     """True if the copy's name is the original's with an addition, and the copy has all of the original's columns."""
     names = ((relation.namespace, relation.name) for relation in (copy, original))
-    columns, others = ({(c.name, c.type_oid, c.type_modifier) for c in r.columns} for r in (copy, original))
+    columns, others = ({column.described_as for column in r.columns} for r in (copy, original))
     return others <= columns and is_named_after(*names)

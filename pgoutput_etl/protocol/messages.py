@@ -131,6 +131,10 @@ class RelationColumn:
     types: tuple[TypeDefinition, ...] = ()
 
     @property
+    def full_type(self) -> tuple[int, int]:
+        return self.type_oid, self.type_modifier
+
+    @property
     def described_as(self) -> tuple[str, int, int]:
         """What a Relation message says about it, except for the key."""
         return self.name, self.type_oid, self.type_modifier

@@ -23,7 +23,7 @@ def changed_at(known: ChangedAt, before: Relation, after: Relation, step: Lineag
         old = None if origin is None else before.columns[origin]
         if old is None and before.catalog and after.catalog and not step.is_rewritten:
             continue  # the values of older rows are known
-        if old is None or (old.type_oid, old.type_modifier) != (column.type_oid, column.type_modifier):
+        if old is None or old.full_type != column.full_type:
             changed[column.name] = lsn
         elif old.name in known:
             changed[column.name] = known[old.name]

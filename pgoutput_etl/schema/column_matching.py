@@ -213,7 +213,7 @@ def _fill(
             raise versions.undecided(f"some of {names} were renamed and others dropped", anchors)
     if gap.next is not None and len(new) > len(old):
         origin = named.get(gap.next)
-        if origin is not None and _form(versions.before[origin]) == _form(versions.after[new[-1]]):
+        if origin is not None and versions.before[origin].full_type == versions.after[new[-1]].full_type:
             name, other = versions.before[origin].name, versions.after[new[-1]].name
             why = f"{name} was renamed to {other}, and its name given to a new column; or {other} is newly published"
             raise versions.undecided(why, anchors)
@@ -231,14 +231,14 @@ def _judge_types(
     """Adds doubts about retyped columns. Raises TableError."""
     used = set(found.origins.values())
     gone = {place for place in range(len(versions.before)) if place not in used}
-    gone_forms = {_form(versions.before[place]): versions.before[place].name for place in gone}
+    gone_types = {versions.before[place].full_type: versions.before[place].name for place in gone}
     is_last = True
     for place, origin in sorted(found.origins.items(), reverse=True):
         is_retyped = versions.is_retyped(origin, place)
         column = versions.after[place]
         if is_retyped and place not in anchors:
-            if _form(column) in gone_forms:
-                taken = gone_forms[_form(column)]
+            if column.full_type in gone_types:
+                taken = gone_types[column.full_type]
                 raise versions.undecided(f"{column.name} has the type that {taken} had, which is gone", anchors)
             if place in named and (is_last or {origin - 1, origin + 1} & gone):
                 found.doubts.append(Doubt(column.name, True, ()))
@@ -272,7 +272,7 @@ class Versions:
     after: Columns
 
     def is_retyped(self, origin: int, place: int) -> bool:
-        return _form(self.before[origin]) != _form(self.after[place])
+        return self.before[origin].full_type != self.after[place].full_type
 
     def declared_origins(self, declared: DeclaredStep) -> dict[int, int | None]:
         """Declared old positions by new position, or None for a new column, for declarations that apply to this step
@@ -427,10 +427,6 @@ def _subsets(olds: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
 
 def _agrees(origins: Mapping[int, int], places: Sequence[int], anchors: Mapping[int, int | None]) -> bool:
     return all(origins.get(place) == origin for place, origin in anchors.items() if place in places)
-
-
-def _form(column: RelationColumn) -> tuple[int, int]:
-    return column.type_oid, column.type_modifier
 
 
 def _places(columns: Columns) -> dict[str, int]:

@@ -94,7 +94,7 @@ def _of_columns(
             yield _change(ChangeKind.ADDED, column.name, type_of(column, types).name)
         elif old.name != column.name:
             yield _change(ChangeKind.RENAMED, column.name, f"was {old.name}")
-        if old is not None and (old.type_oid, old.type_modifier) != (column.type_oid, column.type_modifier):
+        if old is not None and old.full_type != column.full_type:
             yield _change(
                 ChangeKind.RETYPED, column.name, f"{type_of(old, types).name} to {type_of(column, types).name}"
             )

@@ -97,12 +97,9 @@ def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_drop
     }
     changes = _changes(old, new, origins, retired, unsent)
     columns = (tuple(origins), tuple(retired), tuple(unsent), tuple(changes), tuple(found.doubts))
-    same = frozenset(place for place, o in found.origins.items() if _has_same_type(old.columns[o], new.columns[place]))
+    pairs = found.origins.items()
+    same = frozenset(place for place, o in pairs if old.columns[o].full_type == new.columns[place].full_type)
     return Lineage(*columns, initial, is_rewritten, reformed, same)
-
-
-def _has_same_type(old: RelationColumn, new: RelationColumn) -> bool:
-    return (old.type_oid, old.type_modifier) == (new.type_oid, new.type_modifier)
 
 
 def _is_reformed(old: TypeForm, new: TypeForm) -> bool:
@@ -129,7 +126,7 @@ def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
     """True if values have changed on the server in an unknown way: inside a composite or range, or by a domain's
     modifier."""
     before, after = old.form or TypeForm(), new.form or TypeForm()
-    if not _has_same_type(old, new):
+    if old.full_type != new.full_type:
         return is_cast and after.modifier is not None and not new.types
     return before.nested != after.nested
 
@@ -166,7 +163,7 @@ def _changes(
         old_column = before[origin]
         if old_column.name != column.name:
             changes.append(SchemaChange(ChangeKind.RENAMED, column.name, f"was {old_column.name}"))
-        if not _has_same_type(old_column, column):
+        if old_column.full_type != column.full_type:
             changes.append(SchemaChange(ChangeKind.RETYPED, column.name))
     old_key = {place for place, column in enumerate(before) if column.is_key}
     new_key = {origin for origin, column in zip(origins, after, strict=True) if column.is_key}
