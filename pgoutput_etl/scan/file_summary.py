@@ -54,7 +54,6 @@ class Damage:
     ordinal: int  # of the next message
     offset: int
     size: int
-    lsn: int | None  # of the last frame before them, if the framing has it
     commit_lsn: int  # of the last commit before them in this file; 0 if none
     reason: str
     cut_short: bool

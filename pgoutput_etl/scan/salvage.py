@@ -301,7 +301,6 @@ def damage_of(
     gap: Gap,
     fragment: int,
     ordinal: int,
-    lsn: int | None,
     commit_lsn: int,
     may_end_with: Callable[[pgoutput.Prepare], bool],
 ) -> Damage:
@@ -315,7 +314,6 @@ def damage_of(
         ordinal=ordinal,
         offset=gap.offset,
         size=len(extent),
-        lsn=lsn,
         commit_lsn=commit_lsn,
         reason=gap.reason,
         cut_short=gap.cut_short,

@@ -116,7 +116,7 @@ class Scanner(ScanState):
     def _damage(self, gap: Gap) -> None:
         """The open fragment continues after the gap unless another one begins there. A fragment that begins in the gap
         is an orphan."""
-        position = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
+        position = (self.fragment_number, self.ordinal, self.commit_lsn)
         damage = damage_of(self.data, self.framing, gap, *position, self._may_end_with)
         self.summary.damages.append(damage)
         self.offset, self.read_to = gap.offset, gap.end
