@@ -27,7 +27,7 @@ from pgoutput_etl.changes.events import (
     refuse_too_large,
     too_long,
 )
-from pgoutput_etl.changes.tuple_columns import NULL, SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
+from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, SplitTuples, split_tuples
 from pgoutput_etl.scan.message_row import one_letter
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, TableShape
@@ -308,7 +308,7 @@ class _Columns:
         shape, made = self.shape, self.made
         unchanged = np.zeros(len(made), np.bool_)
         if made.is_plain:
-            if self.tuples.seen[column] & SEEN_UNCHANGED:
+            if self.tuples.has_unchanged[column]:
                 unchanged = self.tuples.size[column] == UNCHANGED
             count, chosen = int(unchanged.sum()), made.base
         else:

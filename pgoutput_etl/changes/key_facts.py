@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl import jit
 from pgoutput_etl.changes.fast_events import check_versions, event_batches
-from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, RawTuples, split_tuples
+from pgoutput_etl.changes.tuple_columns import RawTuples, split_tuples
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -186,7 +186,7 @@ def _fast_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array]:
     if bool((new.starts < 0).any()):
         raise UnsureError
     tuples = split_tuples(new, len(shape.relation.columns))
-    if bool((tuples.seen & SEEN_UNCHANGED).any()):
+    if tuples.has_unchanged.any():
         raise UnsureError
     indices = np.arange(len(new), dtype=np.int32)
     return [load_cells(shape.columns[i].type, tuples.cells(i, indices)).array for i in shape.key]

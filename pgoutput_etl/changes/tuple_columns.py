@@ -19,8 +19,6 @@ from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureEr
 
 NULL, UNCHANGED = -1, -2  # in place of a value's size
 
-SEEN_UNCHANGED, SEEN_BINARY = 1, 2
-
 _KIND_N, _KIND_U, _KIND_T, _KIND_B = (np.uint8(kind) for kind in b"nutb")
 
 _BINARY = np.int32(BINARY)
@@ -70,13 +68,13 @@ class RawTuples:
 
 @dataclass(frozen=True, slots=True)
 class SplitTuples:
-    """The position of each value in `data`. at, size: of shape (columns, tuples), as in Cells. seen: by column, the
-    flags SEEN_UNCHANGED and SEEN_BINARY, set if any tuple has such a cell."""
+    """The position of each value in `data`. at, size: of shape (columns, tuples), as in Cells. has_unchanged: by
+    column, True if any tuple has an unchanged cell."""
 
     data: Numbers
     at: Numbers
     size: Numbers
-    seen: Numbers
+    has_unchanged: Numbers
 
     def cells(self, column: int, chosen: Numbers) -> Cells:
         return Cells(self.data, self.at[column], self.size[column], chosen)
@@ -90,14 +88,14 @@ def split_tuples(raw: RawTuples, width: int) -> SplitTuples:
     data.flags.writeable = False  # like Arrow's memory, so that kernels are compiled only once
     at = np.empty((width, len(raw)), np.uint32)
     size = np.empty((width, len(raw)), np.int32)
-    seen = np.zeros(width, np.uint8)
-    if _split(data, raw.starts, raw.ends, at, size, seen) >= 0:
+    has_unchanged = np.zeros(width, np.bool_)
+    if _split(data, raw.starts, raw.ends, at, size, has_unchanged) >= 0:
         raise UnsureError
-    return SplitTuples(data, at, size, seen)
+    return SplitTuples(data, at, size, has_unchanged)
 
 
 @compiled
-def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> int:
+def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, has_unchanged: Any) -> int:
     """The index of the first malformed tuple, or -1."""
     width = size.shape[0]
     for i in range(starts.shape[0]):
@@ -125,7 +123,6 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
                 size[c, i] = np.int32(length)
                 if kind == _KIND_B:
                     size[c, i] = np.int32(length) | _BINARY
-                    seen[c] |= SEEN_BINARY
                 p += length
             elif kind == _KIND_N:
                 at[c, i] = 0
@@ -134,7 +131,7 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
             elif kind == _KIND_U:
                 at[c, i] = 0
                 size[c, i] = UNCHANGED
-                seen[c] |= SEEN_UNCHANGED
+                has_unchanged[c] = True
                 p += _1
             else:
                 return i
