@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 
-from pgoutput_etl.types.binary import ValueReader
+from pgoutput_etl.types.binary import ValueReader, unpacked
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.shortest_float import shortest_float8
 from pgoutput_etl.types.strings import string_type
 
 _POINT = struct.Struct(">2d")
+
+_THREE = struct.Struct(">3d")
 
 
 def point_text(value: bytes) -> bytes:
@@ -38,12 +40,12 @@ def polygon_text(value: bytes) -> bytes:
 
 
 def line_text(value: bytes) -> bytes:
-    a, b, c = _floats(value, 3, "a line of 24 bytes")
+    a, b, c = _three_floats(value, "a line of 24 bytes")
     return f"{{{a},{b},{c}}}".encode("ascii")
 
 
 def circle_text(value: bytes) -> bytes:
-    x, y, radius = _floats(value, 3, "a circle of 24 bytes")
+    x, y, radius = _three_floats(value, "a circle of 24 bytes")
     return f"<({x},{y}),{radius}>".encode("ascii")
 
 
@@ -62,11 +64,8 @@ def _points(reader: ValueReader, count: int) -> bytes:
     return ",".join(f"({shortest_float8(x)},{shortest_float8(y)})" for x, y in pairs).encode("ascii")
 
 
-def _floats(value: bytes, count: int, expected: str) -> list[str]:
-    reader = ValueReader(value, expected)
-    numbers = reader.numbers(struct.Struct(f">{count}d"))
-    reader.end()
-    return [shortest_float8(number) for number in numbers]
+def _three_floats(value: bytes, expected: str) -> list[str]:
+    return [shortest_float8(number) for number in unpacked(_THREE, value, expected)]
 
 
 TYPES: TypeTable = {
