@@ -16,7 +16,7 @@ from pgoutput_etl.scan.message_row import NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.version_spans import NO_SCOPE, HoldsFrom, RowPositions, VersionSpan, spans_of
 from pgoutput_etl.transactions.outcome import ACCOUNTS, Outcome, TransactionStatus
-from pgoutput_etl.transactions.status_lookup import COMMITTED, STATUSES, StatusColumns, StatusLookup
+from pgoutput_etl.transactions.status_lookup import COMMITTED, STATUSES, StatusColumns, StatusLookup, numbers_of
 
 TRANSACTIONAL, OTHERS = "transactional", "others"
 
@@ -150,7 +150,9 @@ class BatchStatistics:
             status = np.full(rows.num_rows, QUARANTINED, np.uint8)
         elif relation is not None and relation in self.request.held_from:
             held_from = self.request.held_from[relation]
-            status = np.where((status == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, status)
+            status = np.where(
+                (status == COMMITTED) & (numbers_of(decided.commit_lsn) >= held_from), QUARANTINED, status
+            )
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
         if not len(file):
@@ -164,7 +166,7 @@ class BatchStatistics:
     def _count(self, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         is_committed = decided.status == COMMITTED
         if relation in self.request.windows:
-            is_committed &= self.request.windows[relation].holds(_numbers(decided.commit_lsn))
+            is_committed &= self.request.windows[relation].holds(numbers_of(decided.commit_lsn))
         if not is_committed.any():
             return
         chosen = rows if is_committed.all() else rows.filter(pa.array(is_committed))
@@ -208,14 +210,8 @@ def positions_of(rows: pa.RecordBatch, decided: StatusColumns, chosen: npt.NDArr
     lsn, scope = decided.commit_lsn, decided.scope
     if not chosen.all():
         lsn, scope = lsn.filter(pa.array(chosen)), scope.filter(pa.array(chosen))
-    file, ordinal = (_numbers(rows.column(name)) for name in ("file", "ordinal"))
-    return RowPositions(_numbers(lsn), file, ordinal, _numbers(pc.fill_null(scope, NO_SCOPE)))
-
-
-def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """A column of non-negative integers, with -1 for NULL."""
-    numbers: npt.NDArray[np.int64] = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
-    return numbers
+    file, ordinal = (numbers_of(rows.column(name)) for name in ("file", "ordinal"))
+    return RowPositions(numbers_of(lsn), file, ordinal, numbers_of(pc.fill_null(scope, NO_SCOPE)))
 
 
 def positions_in(
@@ -225,7 +221,7 @@ def positions_in(
     decided = statuses.decide(rows)
     chosen = decided.status == COMMITTED
     if relation in windows:
-        chosen &= windows[relation].holds(_numbers(decided.commit_lsn))
+        chosen &= windows[relation].holds(numbers_of(decided.commit_lsn))
     return positions_of(rows.filter(pa.array(chosen)), decided, chosen)
 
 

@@ -120,8 +120,8 @@ class StatusLookup:
 
     def decide(self, rows: pa.RecordBatch) -> StatusColumns:
         """The status of each row's transaction. rows: with the columns DECIDED_BY."""
-        file = _numbers(rows, "file")
-        outcome = self._outcomes(_pack_all(file, _numbers(rows, "unit")))
+        file = numbers_of(rows.column("file"))
+        outcome = self._outcomes(_pack_all(file, numbers_of(rows.column("unit"))))
         has_outcome = outcome >= 0
         status = self._statuses_by_epoch(rows, file)
         columns = {name: rows.column(name) for name in ("commit_lsn", "commit_ts", "top_xid")}
@@ -146,7 +146,7 @@ class StatusLookup:
         status = np.full(rows.num_rows, COMMITTED, np.uint8)
         lsn = rows.column("commit_lsn")
         if len(self.epochs) and lsn.null_count < len(lsn):
-            epochs = _pack_all(file, _numbers(rows, "stretch"))
+            epochs = _pack_all(file, numbers_of(rows.column("stretch")))
             at = np.minimum(np.searchsorted(self.epochs, epochs), len(self.epochs) - 1)
             behind = pc.fill_null(lsn, np.iinfo(np.int64).max).to_numpy(zero_copy_only=False) <= self.watermarks[at]
             status[(self.epochs[at] == epochs) & behind] = RESENT
@@ -159,7 +159,7 @@ class StatusLookup:
         self, status: npt.NDArray[np.uint8], outcome: npt.NDArray[np.int32], rows: pa.RecordBatch
     ) -> None:
         if len(self.aborted):
-            xid = _numbers(rows, "xid")
+            xid = numbers_of(rows.column("xid"))
             streamed = np.flatnonzero((outcome >= 0) & (xid >= 0))
             subtransactions = _pack_all(outcome[streamed].astype(np.int64), xid[streamed])
             status[streamed[np.isin(subtransactions, self.aborted)]] = ABORTED
@@ -178,7 +178,7 @@ def _pack_all(first: Integers | np.int64, second: Integers) -> Integers:
     return (first << 32) + second
 
 
-def _numbers(rows: pa.RecordBatch, name: str) -> Integers:
+def numbers_of(column: pa.Array) -> Integers:
     """A column of non-negative integers, with -1 for NULL."""
-    numbers: Integers = pc.fill_null(rows.column(name).cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    numbers: Integers = pc.fill_null(column.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return numbers
