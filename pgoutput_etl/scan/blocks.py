@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -179,7 +179,7 @@ def packed(
     files, size = None, len(tuples)
     if relation is not None and landed:
         own = [number for number in pc.unique(rows.column("file")).to_pylist() if number in landed]
-        files = json.dumps({number: landed[number].to_json() for number in own}) if own else None
+        files = json.dumps({number: asdict(landed[number]) for number in own}) if own else None
         size += pc.sum(pc.subtract(rows.column("end"), rows.column("offset"))).as_py() if own else 0
     columns = [[kind.value], [relation], [rows.num_rows], [head], [tuples], [files], [size]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK_SCHEMA, strict=True)]
