@@ -55,7 +55,7 @@ class Frame:
 
 DETECTED_FROM = 16  # frames at the beginning of a file
 
-_KNOWN = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
+FRAMINGS = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
 
 _MAX_MESSAGE_SIZE = 1 << 30  # PostgreSQL doesn't build larger messages
 
@@ -112,7 +112,7 @@ def detect(data: bytes, fits: Framing | None = None) -> Framing:
         return Framing.COPYDATA  # any framing fits an empty file
     if data.startswith(COPY_SIGNATURE):
         return Framing.PGCOPY
-    trials = [_Trial(framing, 1, None) if framing is fits else _try(data, framing) for framing in _KNOWN]
+    trials = [_Trial(framing, 1, None) if framing is fits else _try(data, framing) for framing in FRAMINGS]
     fitting = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
     if len(fitting) == 1:
         return fitting[0].framing
@@ -153,7 +153,7 @@ def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) ->
 
 def first_framing(data: bytes) -> Framing | None:
     """The first framing that a file's bytes may become a frame in."""
-    return next((framing for framing in _KNOWN if may_become_frame(data, framing)), None)
+    return next((framing for framing in FRAMINGS if may_become_frame(data, framing)), None)
 
 
 def _may_become_pgcopy(data: bytes, begins_file: bool) -> bool:

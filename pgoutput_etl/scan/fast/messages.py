@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pgoutput_etl import jit
 from pgoutput_etl.jit import compiled, inlined, load_length, no_text_in_block
 from pgoutput_etl.protocol.decoder import MAX_COLUMNS
-from pgoutput_etl.protocol.framing import COPY_SIGNATURE, DETECTED_FROM, Framing
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE, DETECTED_FROM, FRAMINGS, Framing
 from pgoutput_etl.protocol.reader import MAX_STRING
 
 Bytes = NDArray[np.uint8]
@@ -53,7 +53,6 @@ FIELDS = 17
 
 NO_XID = -1
 
-FRAMINGS = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
 _RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)  # indexes in FRAMINGS
 
 _STOPPED, _ARRAYS_FULL, _AT_END = range(3)

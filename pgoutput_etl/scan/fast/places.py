@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from pgoutput_etl.jit import PADDING, compiled, copy_bytes
 from pgoutput_etl.protocol.decoder import MAX_COLUMNS
-from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.framing import FRAMINGS, Framing
 from pgoutput_etl.scan.fast.messages import (
     FIELDS,
-    FRAMINGS,
     NEW,
     NEW_END,
     OLD,
