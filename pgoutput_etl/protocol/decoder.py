@@ -217,8 +217,10 @@ def _truncate(reader: Reader, in_stream: bool) -> pgoutput.Truncate:
     options = reader.flags("options", "bits 1 (CASCADE) and 2 (RESTART IDENTITY)", most=_TRUNCATE_OPTIONS)
     left = (reader.end - reader.position) // 4
     if not 1 <= count <= left:
-        refusal = reader.fail("relations", "a count of OIDs that fill the message, 1 or more", str(count), begin)
-        raise replace(refusal, short=left < count <= _MOST_OIDS)
+        is_short = left < count <= _MOST_OIDS
+        raise reader.fail(
+            "relations", "a count of OIDs that fill the message, 1 or more", str(count), begin, short=is_short
+        )
     return pgoutput.Truncate(xid, options, tuple(reader.uint32(f"relation_oids[{i}]") for i in range(count)))
 
 

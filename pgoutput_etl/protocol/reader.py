@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from struct import Struct
 
 from pgoutput_etl.errors import WireError
@@ -41,20 +40,17 @@ class Reader:
         self.message = message
         self.only_utf8 = only_utf8
 
-    def fail(self, field: str, expected: str, found: str, offset: int | None = None) -> WireError:
+    def fail(self, field: str, expected: str, found: str, offset: int | None = None, short: bool = False) -> WireError:
         """The error for a field at `offset` (by default the reader's position), for the caller to raise."""
         at = self.position if offset is None else offset
-        return WireError(at - self.start, self.message, field, expected, found)
-
-    def cut_short(self, field: str, expected: str, found: str) -> WireError:
-        return replace(self.fail(field, expected, found), short=True)
+        return WireError(at - self.start, self.message, field, expected, found, short)
 
     def take(self, size: int, field: str) -> int:
         """Moves past `size` bytes and returns the position of the first one."""
         begin = self.position
         left = self.end - begin
         if size > left:
-            raise self.cut_short(field, f"{size} bytes", f"{left} before the end of the message")
+            raise self.fail(field, f"{size} bytes", f"{left} before the end of the message", short=True)
         self.position = begin + size
         return begin
 
@@ -112,7 +108,7 @@ class Reader:
         if nul < 0 and end < self.end:
             raise self.fail(field, f"a NUL byte that ends the string within {MAX_STRING:,}", "none")
         if nul < 0:
-            raise self.cut_short(field, "a NUL byte that ends the string", "the end of the message")
+            raise self.fail(field, "a NUL byte that ends the string", "the end of the message", short=True)
         self.position = nul + 1
         self.check_text(begin, nul, field)
         return name_of(self.data[begin:nul])
