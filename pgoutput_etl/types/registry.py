@@ -278,17 +278,7 @@ def _other_type(name: str, user_types: UserTypes) -> ColumnType:
 
 def _text_or_row(name: str, user_types: UserTypes) -> ColumnType:
     """A type whose binary form is its text, or an enum, or a row."""
-    return strings.string_type(name, TextOrRow(OtherText(name, user_types)), fast_binary_label)
-
-
-@dataclass(frozen=True, slots=True)
-class TextOrRow:
-    """Prints a text or a row; only a row has zero bytes."""
-
-    row: OtherText
-
-    def __call__(self, value: bytes) -> bytes:
-        return self.row(value) if b"\0" in value else value
+    return strings.string_type(name, OtherText(name, user_types, is_text_or_row=True), fast_binary_label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +297,16 @@ class OtherText:
     """Prints the binary form of a type that is known only by its name, if the form is recognizable.
 
     An enum is sent as its label, and a row describes its own fields. Other forms are unlikely to be mistaken for these:
-    numbers, lengths, and version bytes contain control characters, and only a row's lengths add up.
+    numbers, lengths, and version bytes contain control characters, and only a row's lengths add up. is_text_or_row: it
+    has no other form; only a row has zero bytes.
     """
 
     name: str
     user_types: UserTypes
+    is_text_or_row: bool = False
 
     def __call__(self, value: bytes) -> bytes:
-        if is_text(value):
+        if is_text(value) or (self.is_text_or_row and b"\0" not in value):
             return value
         if self.user_types.row_depth > MAX_ROWS_IN_ROWS:
             raise RefusedError(f"a row nested at most {MAX_ROWS_IN_ROWS} levels deep")
