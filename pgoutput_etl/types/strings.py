@@ -59,10 +59,6 @@ def text_type(name: str) -> ColumnType:
     return string_type(name, sent_as_text, fast_binary_string)
 
 
-def _text(name: str) -> Callable[[int], ColumnType]:
-    return always(text_type(name))
-
-
 def string_with_modifier(name: str, binary_text: BinaryText) -> Callable[[int], ColumnType]:
     return lambda typmod: string_type(with_modifier(name, typmod), binary_text)
 
@@ -105,12 +101,12 @@ def bits_text(value: bytes) -> bytes:
 
 TYPES: TypeTable = {
     17: always(ColumnType("bytea", pa.binary(), False, load_bytea, bytea_text, unchanged)),
-    19: _text("name"),
-    25: _text("text"),
+    19: always(text_type("name")),
+    25: always(text_type("text")),
     1033: always(string_type("aclitem")),  # has no send function: sent as text even among binary values
     1042: _sized_text("char", "bpchar"),
     1043: _sized_text("varchar", "varchar"),
     1560: string_with_modifier("bit", bits_text),
     1562: string_with_modifier("varbit", bits_text),
-    1790: _text("refcursor"),
+    1790: always(text_type("refcursor")),
 }
