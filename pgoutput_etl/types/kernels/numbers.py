@@ -3,10 +3,11 @@
 All column kernels share these arguments:
 
     data    the bytes of the tuples; the seven bytes before a value must also be readable (a length and a tuple's head)
-    at      per tuple: the offset of the column's value in data size    per tuple: the value's length, with the bit
-    BINARY if it is in binary form; negative if absent chosen  per requested value: its tuple, or -1 for NULL out
-    output: the numbers states  output: 0 for NULL, 1 for a value, ODD for a value that the kernel leaves to the type's
-    loaders
+    at      per tuple: the offset of the column's value in data
+    size    per tuple: the value's length, with the bit BINARY if it is in binary form; negative if absent
+    chosen  per requested value: its tuple, or -1 for NULL
+    out     output: the numbers
+    states  output: 0 for NULL, 1 for a value, ODD for a value that the kernel leaves to the type's loaders
 """
 
 from __future__ import annotations
