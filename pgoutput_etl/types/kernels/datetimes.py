@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
-from pgoutput_etl.jit import compiled, inlined, load_word
+from pgoutput_etl.jit import compiled, inlined, load_word, np
 from pgoutput_etl.types.kernels.digits import (
     NO_DAY,
     NO_DIGITS,
@@ -17,8 +15,6 @@ from pgoutput_etl.types.kernels.digits import (
     pairs,
 )
 from pgoutput_etl.types.kernels.numbers import BINARY, ODD
-
-np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 _1, _2, _3, _6, _8, _11, _16, _19, _20, _24 = (np.uint64(number) for number in (1, 2, 3, 6, 8, 11, 16, 19, 20, 24))
 

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
-from pgoutput_etl.jit import inlined
-
-np: Any = numpy  # numpy's stubs don't cover numba's scalars
+from pgoutput_etl.jit import inlined, np
 
 _ZEROS = np.uint64(0x3030303030303030)
 

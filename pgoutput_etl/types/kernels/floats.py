@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
-from pgoutput_etl.jit import compiled, load_word
+from pgoutput_etl.jit import compiled, load_word, np
 from pgoutput_etl.types.kernels.digits import byte_swapped, wide_product
 from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH, ODD
-
-np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 _MINUS, _POINT, _ZERO, _E, _PLUS = (np.uint8(byte) for byte in b"-.0e+")
 

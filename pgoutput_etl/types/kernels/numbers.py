@@ -14,12 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
-from pgoutput_etl.jit import compiled, inlined, load_word
+from pgoutput_etl.jit import compiled, inlined, load_word, np
 from pgoutput_etl.types.kernels.digits import NO_DIGITS, byte_swapped, digits_at_end, wide_product
-
-np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 BINARY = np.int32(1 << 30)  # flag in `size`: the value is in binary form
 

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
-from pgoutput_etl.jit import compiled, copy_bytes, inlined
+from pgoutput_etl.jit import compiled, copy_bytes, inlined, np
 from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH, ODD
-
-np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 # The binary forms of types that are kept as text, then the forms of bytes: any bytes unchanged, and a bytea.
 AS_TEXT, VERSIONED, UUID, NO_FORM, AS_IS, HEX = range(6)
