@@ -95,10 +95,7 @@ class Replay:
             self.assembly.add_file(scan.summary, control_rows(scan.batches))
         except SequenceError as error:
             raise SequenceError(f"{path}: {error}") from None
-        for row in rows:
-            begun = self.assembly.streams_begun()
-            if row["tag"] == "C" and (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
-                self.assembly.end_replaced_stream(row["top_xid"])
+        self.assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in rows if row["tag"] == "C")
         self._messages += rows
         return scan.summary
 

@@ -148,16 +148,13 @@ class Assembly:
         if time is not None and lsn >= self.last_commit_lsn:
             self.last_commit_ts = time
 
-    def end_replaced_stream(self, xid: int) -> None:
-        self._open.end_replaced_stream(xid)
-
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
-        """Call it after the last file. ends: xid and fragment of each ordinary transaction that begins and ends in the
-        same file, in any order."""
+        """Call it after the last file that they are in. ends: xid and fragment of each ordinary transaction that begins
+        and ends in the same file, in any order."""
         begun = self.streams_begun()
         for xid, fragment in ends:
             if xid in begun and fragment > begun[xid]:
-                self.end_replaced_stream(xid)
+                self._open.end_replaced_stream(xid)
                 del begun[xid]
 
     def _record_xid(self, xid: int) -> None:
@@ -298,7 +295,7 @@ class Assembly:
             )
         self._open.tail = None
         if tail.transaction.xid in self._open.streams:
-            self.end_replaced_stream(tail.transaction.xid)
+            self._open.end_replaced_stream(tail.transaction.xid)
         return tail.transaction
 
     def _commit(
