@@ -60,17 +60,18 @@ _INFINITIES = (b"infinity", b"-infinity")
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
-_EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # in days since 1970
+EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # in days since 1970
 
-_EPOCH_2000_US = _EPOCH_2000 * DAY_US
+EPOCH_2000_US = EPOCH_2000 * DAY_US
 
-_MIN_DAY = datetime.date.min.toordinal() - _EPOCH
+# The years 1 to 9999, in days and microseconds since 1970
+MIN_DAY = datetime.date.min.toordinal() - _EPOCH
 
-_MAX_DAY = datetime.date.max.toordinal() - _EPOCH
+MAX_DAY = datetime.date.max.toordinal() - _EPOCH
 
-_MIN_US = _MIN_DAY * DAY_US
+MIN_US = MIN_DAY * DAY_US
 
-_MAX_US = (_MAX_DAY + 1) * DAY_US - 1
+MAX_US = (MAX_DAY + 1) * DAY_US - 1
 
 
 def fast_date(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -84,7 +85,7 @@ def careful_date(text: bytes, _arrow: pa.DataType) -> int | None:
     if parts is None:
         raise RefusedError("a date in the form YYYY-MM-DD; the sender's DateStyle must be ISO")
     day = _day(parts)
-    return day if _MIN_DAY <= day <= _MAX_DAY else None
+    return day if MIN_DAY <= day <= MAX_DAY else None
 
 
 def fast_timestamp(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -98,20 +99,20 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
     if parts is None:
         raise RefusedError("a timestamp in the form YYYY-MM-DD HH:MM:SS[.ffffff]; the sender's DateStyle must be ISO")
     microsecond = _local_microsecond(parts)
-    return microsecond if _MIN_US <= microsecond <= _MAX_US else None
+    return microsecond if MIN_US <= microsecond <= MAX_US else None
 
 
 def text_in_utc(text: bytes) -> bytes:
     """The timestamptz's text in UTC. Raises RefusedError if the text is not a timestamptz."""
     if text in _INFINITIES:
         return text
-    return timestamptz_text(_instant(text) - _EPOCH_2000_US)
+    return timestamptz_text(_instant(text) - EPOCH_2000_US)
 
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     array = cast_plain(texts, f"^{_PLAIN_DATE} {PLAIN_TIME}{_PLAIN_OFFSET}$", arrow)
     # 0001-01-01 00:00:00+01 is in the plain form, but its instant is in 1 BC
-    return _between(array, pa.scalar(_MIN_US, arrow), pa.scalar(_MAX_US, arrow))
+    return _between(array, pa.scalar(MIN_US, arrow), pa.scalar(MAX_US, arrow))
 
 
 def _between(array: pa.Array, low: pa.Scalar, high: pa.Scalar) -> pa.Array:
@@ -123,7 +124,7 @@ def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
     if text in _INFINITIES:
         return None
     microsecond = _instant(text)
-    return microsecond if _MIN_US <= microsecond <= _MAX_US else None
+    return microsecond if MIN_US <= microsecond <= MAX_US else None
 
 
 load_date = TwoPathLoader(fast_date, careful_date)
@@ -204,11 +205,11 @@ def _unpack_timestamp(value: bytes) -> int:
 
 
 def fast_binary_date(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _from_epoch_2000(number_column(values, "i", pa.int32()), _MIN_DAY, _MAX_DAY, _EPOCH_2000).cast(arrow)
+    return _from_epoch_2000(number_column(values, "i", pa.int32()), MIN_DAY, MAX_DAY, EPOCH_2000).cast(arrow)
 
 
 def fast_binary_timestamp(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _from_epoch_2000(number_column(values, "q", pa.int64()), _MIN_US, _MAX_US, _EPOCH_2000_US).cast(arrow)
+    return _from_epoch_2000(number_column(values, "q", pa.int64()), MIN_US, MAX_US, EPOCH_2000_US).cast(arrow)
 
 
 def _from_epoch_2000(numbers: pa.Array, low: int, high: int, epoch: int) -> pa.Array:

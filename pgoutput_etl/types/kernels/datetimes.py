@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pgoutput_etl.jit import compiled, inlined, load_word, np
+from pgoutput_etl.types.datetime_format import DAY_US
+from pgoutput_etl.types.datetimes import EPOCH_2000, EPOCH_2000_US, MAX_DAY, MAX_US, MIN_DAY, MIN_US
 from pgoutput_etl.types.kernels.digits import (
     NO_DAY,
     NO_DIGITS,
@@ -39,17 +41,6 @@ _TIME, _TIME_SLACK = _form("00:00:00")
 
 _UTC = np.uint64(int.from_bytes(b"+00", "little"))
 
-_EPOCH_2000 = 10_957  # days since 1970
-
-_DAY_US = 86_400_000_000
-
-_EPOCH_2000_US = _EPOCH_2000 * _DAY_US
-
-# The years 1 to 9999, in days since 1970.
-_LEAST_DAY, _MOST_DAY = -719_162, 2_932_896
-
-_LEAST_US, _MOST_US = _LEAST_DAY * _DAY_US, (_MOST_DAY + 1) * _DAY_US - 1
-
 _POINT, _COLON, _PLUS, _MINUS = np.uint8(0x2E), np.uint8(0x3A), np.uint8(0x2B), np.uint8(0x2D)
 
 _TENS = np.array([10**power for power in range(7)], np.uint64)
@@ -67,7 +58,7 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, states: Any) -> 
         if length < 0:
             continue
         p = np.uint64(at[t])
-        days = np.int64(_MOST_DAY + 1)
+        days = np.int64(MAX_DAY + 1)
         if length == 10:
             first = load_word(data, p) ^ _YEAR_MONTH
             last = load_word(data, p + _2) ^ _MONTH_DAY
@@ -77,8 +68,8 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, states: Any) -> 
                 days = days_since_1970(year, first >> _40 & _BYTE, last >> _48 & _BYTE)
         elif length == BINARY | 4:
             number = byte_swapped(load_word(data, p - np.uint64(4)))
-            days = np.int64(np.int32(number & np.uint64(0xFFFFFFFF))) + _EPOCH_2000
-        if _LEAST_DAY <= days <= _MOST_DAY:
+            days = np.int64(np.int32(number & np.uint64(0xFFFFFFFF))) + EPOCH_2000
+        if MIN_DAY <= days <= MAX_DAY:
             out[i] = days
         else:
             states[i] = ODD
@@ -115,7 +106,7 @@ def _local_time(data: Any, p: Any) -> Any:
     hour, minute, second = last & _BYTE, last >> _24 & _BYTE, last >> _48 & _BYTE
     if not (has_digits & (days != NO_DAY) & (hour <= _23) & (minute <= _59) & (second <= _59)):
         return _NO_INSTANT
-    return days * _DAY_US + np.int64((hour * _60 + minute) * _60 + second) * 1_000_000
+    return days * DAY_US + np.int64((hour * _60 + minute) * _60 + second) * 1_000_000
 
 
 @inlined
@@ -152,11 +143,11 @@ def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: 
         instant = _NO_INSTANT
         if length == BINARY | 8:
             sent = np.int64(byte_swapped(load_word(data, p)))
-            if _LEAST_US - _EPOCH_2000_US <= sent <= _MOST_US - _EPOCH_2000_US:
-                instant = sent + _EPOCH_2000_US
+            if MIN_US - EPOCH_2000_US <= sent <= MAX_US - EPOCH_2000_US:
+                instant = sent + EPOCH_2000_US
         elif 19 <= length <= 32:
             instant = _instant(data, p, np.uint64(length), with_zone)
-        if _LEAST_US <= instant <= _MOST_US:
+        if MIN_US <= instant <= MAX_US:
             out[i] = instant
         else:
             states[i] = ODD
