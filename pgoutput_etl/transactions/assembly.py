@@ -179,7 +179,6 @@ class Assembly:
             file.owners[HEAD] = tail.transaction
             if tail.kind is OpenAtEndKind.SEGMENT:
                 file.begins_in_stream = True
-                file.segments[HEAD] = tail.transaction
         if scan.begins == FileBeginning.EITHER.value:
             if tail is None and scan.head_needs_owner:
                 raise SequenceError(
@@ -283,10 +282,9 @@ class Assembly:
     def _commit_head(self, message: messages.Commit, row: ControlRow) -> OpenTransaction:
         """The ordinary transaction in the file's head, which this Commit ends."""
         tail = self._open.tail
-        is_open = tail is not None and tail.kind is OpenAtEndKind.TRANSACTION
         if (
             tail is None
-            or not is_open
+            or tail.kind is not OpenAtEndKind.TRANSACTION
             or (tail.transaction.damage is None and tail.transaction.lsn != message.commit_lsn)
         ):
             raise SequenceError(

@@ -135,8 +135,8 @@ class OpenAtEnd:
 
 @dataclass(slots=True)
 class FileState:
-    """State that lasts for one file. segments, owners: transactions by fragment. segment_start: ordinal of the last
-    Stream Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py. catalog_numbers: by
+    """State that lasts for one file. owners: transactions by fragment. segment_start: ordinal of the last Stream
+    Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py. catalog_numbers: by
     fragment, for ordinary transactions that begin in the file."""
 
     number: int
@@ -144,7 +144,6 @@ class FileState:
     begins_in_stream: bool = False
     segment_start: int = -1
     head_has_changes: bool = False
-    segments: dict[int, OpenTransaction] = field(default_factory=dict)
     owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions, and the head
     orphans: list[int] = field(default_factory=list)
     roots: Mapping[int, int] = field(default_factory=dict)
@@ -152,7 +151,7 @@ class FileState:
 
     def scope_of(self, fragment: int, in_stream: bool) -> int | None:
         """The scope of Relation messages in a fragment."""
-        stream = self.segments.get(fragment) if in_stream else None
+        stream = self.owners.get(fragment) if in_stream else None
         return None if stream is None else stream.scope
 
 
@@ -289,7 +288,7 @@ class OpenTransactions:
         file = self.file
         file.segment_start = row.ordinal
         stream.fragments.append((file.number, row.fragment))
-        file.segments[row.fragment] = file.owners[row.fragment] = stream
+        file.owners[row.fragment] = stream
         self.tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
 
     def stop_segment(self, ordinal: int | None = None) -> None:
