@@ -76,10 +76,8 @@ class RowSearch:
             origins: Sequence[int | None] = [None] * len(relation.columns)
             old: tuple[ColumnId, ...] = ()
             if (earlier := before[number]) is not None:
-                origins, old = (
-                    self._origins(self.versions.relations[earlier], relation, declarations),
-                    columns[earlier],
-                )
+                origins = self._origins(self.versions.relations[earlier], relation, declarations)
+                old = columns[earlier]
             columns.append(tuple((number, i) if o is None else old[o] for i, o in enumerate(origins)))
         return tuple(columns)
 
@@ -113,7 +111,7 @@ class RowSearch:
     def columns_of(self, number: int) -> list[tuple[str, ColumnId, ColumnType]]:
         """The names of a version's columns, with their types."""
         pairs = zip(self.versions.relations[number].columns, self.columns[number], strict=True)
-        return [(column.name, column_id, self._type(column)) for column, column_id in pairs]
+        return [(column.name, column_id, type_of(column, self.user_types)) for column, column_id in pairs]
 
     @cached_property
     def _compared(self) -> frozenset[ColumnId]:
@@ -163,7 +161,8 @@ class RowSearch:
         if number is None:
             where = f"file {row['file']}, offset {row['offset']}"
             raise ArchiveError(f"{where}: expected a Relation message of {self.versions.oid}, found none")
-        old, new = (self._image(row[name], number, is_key) for name, is_key in _TUPLES[row["old_kind"]])
+        old = self._image(row["old"], number, is_key=row["old_kind"] == "K")
+        new = self._image(row["new"], number, is_key=False)
         if old is not None and new is not None:  # an unsent value equals the old one, which is never NULL
             new = {**{column: text for column, text in old.items() if text is not None}, **new}
         images = [image for image in (old, new) if image is not None]
@@ -198,13 +197,10 @@ class RowSearch:
     def _text(self, kind: int, value: bytes | None, column: RelationColumn) -> Text:
         if value is None or kind == _N:
             return None
-        own_type = self._type(column)
+        own_type = type_of(column, self.user_types)
         if kind == _B:
             value = own_type.binary_text(value)
         return _spelled(own_type, value.decode("utf-8", "surrogateescape"))
-
-    def _type(self, column: RelationColumn) -> ColumnType:
-        return type_of(column, self.user_types)
 
 
 def _predecessors(versions: RelationVersions) -> list[int | None]:
@@ -223,10 +219,6 @@ def _entries(versions: RelationVersions) -> list[tuple[Position, int, int | None
     """The positions where versions start to apply, with their numbers and scopes, in archive order."""
     entries = [(position, number, scope) for scope, held in versions.holds_from.items() for position, number in held]
     return sorted(entries, key=lambda entry: entry[0])
-
-
-# By the kind of the old tuple, each tuple and whether it only has the key
-_TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", "O")}
 
 
 def _flags_key(relation: Relation) -> bool:
