@@ -60,7 +60,6 @@ class _Operator:
 class _Printed:
     parts: deque[bytes]  # added on both sides, without recursion: a query may nest as deeply as it is long
     operator: int  # the outermost operator; 0 for a value
-    priority: int
 
 
 def tsquery_text(value: bytes) -> bytes:
@@ -71,7 +70,7 @@ def tsquery_text(value: bytes) -> bytes:
     operands: list[_Printed] = []
     for item in reversed(items):
         if isinstance(item, bytes):
-            operands.append(_Printed(deque([item]), 0, _VALUE_PRIORITY))
+            operands.append(_Printed(deque([item]), 0))
         elif len(operands) < (1 if item.code == _NOT else 2):
             raise reader.refusal()
         elif item.code == _NOT:
@@ -108,7 +107,7 @@ def _operand(reader: ValueReader) -> bytes:
 def _negate(operand: _Printed) -> _Printed:
     parts = _parts_within(operand, _NOT)
     parts.appendleft(b"!")
-    return _Printed(parts, _NOT, _PRIORITY[_NOT])
+    return _Printed(parts, _NOT)
 
 
 def _combine(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
@@ -125,12 +124,13 @@ def _combine(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
         after.appendleft(sign)
         after.extendleft(reversed(before))
         parts = after
-    return _Printed(parts, operator.code, _PRIORITY[operator.code])
+    return _Printed(parts, operator.code)
 
 
 def _parts_within(operand: _Printed, operator: int, *, is_right_of_phrase: bool = False) -> deque[bytes]:
     """The operand's parts, in parentheses if the query would mean something else without them."""
-    if operand.priority < _PRIORITY[operator] or (is_right_of_phrase and operand.operator == _PHRASE):
+    priority = _PRIORITY.get(operand.operator, _VALUE_PRIORITY)
+    if priority < _PRIORITY[operator] or (is_right_of_phrase and operand.operator == _PHRASE):
         operand.parts.appendleft(b"( ")
         operand.parts.append(b" )")
     return operand.parts
