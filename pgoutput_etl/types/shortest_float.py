@@ -7,8 +7,9 @@ halfway between two floats, because a reader may round it the wrong way. Python'
 from __future__ import annotations
 
 import math
-import struct
 from fractions import Fraction
+
+from pgoutput_etl.types.binary import FLOAT4, UINT32
 
 # float8out switches to scientific notation at 1e15, float4out at 1e6, and both below 1e-4
 _FLOAT8_SCIENTIFIC = 15
@@ -18,10 +19,6 @@ _FLOAT4_SCIENTIFIC = 6
 # A shortest decimal can only be halfway between two doubles in this range: below it, half a unit has too many decimals;
 # above it, a power of ten has too many factors of five.
 _HALFWAY_FROM, _HALFWAY_TO = 2.0**53, 1e41
-
-_FLOAT4_BITS = struct.Struct(">I")
-
-_FLOAT4 = struct.Struct(">f")
 
 _LEAST_NORMAL_FLOAT4 = 2.0**-126
 
@@ -68,11 +65,11 @@ def shortest_float4(number: float) -> str:
 
 def _midpoints(size: float) -> tuple[float, float]:
     """The midpoints to the adjacent float4s below and above. A double represents both exactly."""
-    (bits,) = _FLOAT4_BITS.unpack(_FLOAT4.pack(size))
-    (below,) = _FLOAT4.unpack(_FLOAT4_BITS.pack(bits - 1))
+    (bits,) = UINT32.unpack(FLOAT4.pack(size))
+    (below,) = FLOAT4.unpack(UINT32.pack(bits - 1))
     unit = size - below
     # the successor of the largest float4 is infinity instead of the next power of two
-    above = _FLOAT4.unpack(_FLOAT4_BITS.pack(bits + 1))[0] if bits < 0x7F7FFFFF else size + unit
+    above = FLOAT4.unpack(UINT32.pack(bits + 1))[0] if bits < 0x7F7FFFFF else size + unit
     return (size + below) / 2, (size + above) / 2
 
 
