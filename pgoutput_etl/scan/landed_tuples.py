@@ -93,14 +93,11 @@ def landed_tuples(rows: pa.RecordBatch, files: Mapping[int, TupleFile]) -> tuple
     """
     numbers = rows.column("file").to_numpy()
     begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
-    old, new = [], []
+    tuples: list[tuple[pa.Array, pa.Array]] = []
     for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
         part, file = rows.slice(begin, end - begin), files.get(int(numbers[begin]))
-        parts = _tuples_of_others(part) if file is None else _tuples_of(part, file)
-        for old_part, new_part in parts:
-            old.append(old_part)
-            new.append(new_part)
-    return pa.concat_arrays(old), pa.concat_arrays(new)
+        tuples += _tuples_of_others(part) if file is None else _tuples_of(part, file)
+    return pa.concat_arrays([old for old, _ in tuples]), pa.concat_arrays([new for _, new in tuples])
 
 
 def _tuples_of_others(rows: pa.RecordBatch) -> list[tuple[pa.Array, pa.Array]]:
@@ -139,16 +136,8 @@ def _tuples_in(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> t
 
 
 def _read_one_by_one(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> tuple[pa.Array, pa.Array]:
-    old: list[bytes | None] = []
-    new: list[bytes | None] = []
-    for row in rows.to_pylist():
-        if row["tag"] == "T":
-            pair: tuple[bytes | None, bytes | None] = (None, None)
-        else:
-            pair = _read_one(data, at, row, file)
-        old.append(pair[0])
-        new.append(pair[1])
-    return pa.array(old, pa.binary()), pa.array(new, pa.binary())
+    pairs = [(None, None) if row["tag"] == "T" else _read_one(data, at, row, file) for row in rows.to_pylist()]
+    return pa.array([old for old, _ in pairs], pa.binary()), pa.array([new for _, new in pairs], pa.binary())
 
 
 def _read_one(data: bytes, at: int, row: Mapping[str, Any], file: TupleFile) -> tuple[bytes | None, bytes | None]:
