@@ -69,8 +69,7 @@ class Declarations:
                     ReasonKind.ON_SERVER,
                 )
             return self._identify(before, after, [planned])
-        left = self.left()
-        return self._identify(before, after, _offers(_of_columns(left, after)))
+        return self._identify(before, after, _offers(_of_columns(self.left(), after)))
 
     def _identify(self, before: Columns, after: Columns, offers: Iterable[DeclaredStep]) -> Identification:
         left = self.left()

@@ -108,13 +108,8 @@ def _is_comparable(sent: RelationColumn, column: TableColumn, is_range: bool) ->
     if pa.types.is_string(kind):
         is_enum = sent.form is not None and bool(sent.form.labels) and not is_range
         return sent.type_oid in _TEXTS or is_enum
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            *(pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal),
-            *(pa.types.is_date, pa.types.is_timestamp),
-        )
-    )
+    is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _value(column: TableColumn, text: str | None) -> ColumnValue:

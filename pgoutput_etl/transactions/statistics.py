@@ -149,10 +149,8 @@ class BatchStatistics:
         if kind is BlockKind.DAMAGE:
             status = np.full(rows.num_rows, QUARANTINED, np.uint8)
         elif relation is not None and relation in self.request.held_from:
-            held_from = self.request.held_from[relation]
-            status = np.where(
-                (status == COMMITTED) & (numbers_of(decided.commit_lsn) >= held_from), QUARANTINED, status
-            )
+            is_held = numbers_of(decided.commit_lsn) >= self.request.held_from[relation]
+            status = np.where((status == COMMITTED) & is_held, QUARANTINED, status)
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
         if not len(file):
