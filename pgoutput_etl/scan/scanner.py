@@ -346,13 +346,11 @@ class Scanner(ScanState):
         number = self.fragment_number if fragment is None else fragment
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
+        fields = {} if current is None else current.begin_fields()
         if tag == "C" and current is not None:
-            fields = current.begin_fields()
+            fields["changes"] = current.changes
             fields["origin_lsn"] = None if current.commit_lsn is None else current.origin_lsn
-            self.append_row(tag, number, body=body, changes=current.changes, **fields)
-        else:
-            fields = {} if current is None else current.begin_fields()
-            self.append_row(tag, number, body=body, xid=xid, **fields)
+        self.append_row(tag, number, body=body, xid=xid, **fields)
 
     def _finish(self) -> None:
         if self.head_matters:

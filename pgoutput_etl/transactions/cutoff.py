@@ -17,7 +17,7 @@ from pgoutput_etl.console import counted
 from pgoutput_etl.errors import without_offset
 from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, UnreadableRange
 from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
@@ -72,14 +72,12 @@ def cutoffs_by_relation(
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}
     for oid, lsn in quarantined_from.items():
         _lower(cutoffs, oid, Cutoff(lsn, reasons[lsn]))
-    unreadable: list[tuple[int, frozenset[int] | None, str]]
-    unreadable = [(o.commit_lsn or 0, o.unreadable_relations, reason_of(o)) for o in quarantined(assembly)]
-    unreadable += [(part.lsn, part.relations, part.reason) for part in assembly.unreadable_ranges]
-    for lsn, relations, reason in unreadable:
-        for oid in relations or ():
-            _lower(cutoffs, oid, Cutoff(lsn, reason))
-        if relations is None and (assembly.unreliable_from is None or lsn < assembly.unreliable_from[0]):
-            assembly.unreliable_from = (lsn, reason)
+    parts = [UnreadableRange(o.commit_lsn or 0, o.unreadable_relations, reason_of(o)) for o in quarantined(assembly)]
+    for part in (*parts, *assembly.unreadable_ranges):
+        for oid in part.relations or ():
+            _lower(cutoffs, oid, Cutoff(part.lsn, part.reason))
+        if part.relations is None and (assembly.unreliable_from is None or part.lsn < assembly.unreliable_from[0]):
+            assembly.unreliable_from = (part.lsn, part.reason)
     described = assembly.relations.oids()
     if assembly.unreliable_from is not None:
         for oid in {*tables, *changed, *described}:
