@@ -297,7 +297,8 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     def load(column: int, cells: list[bytes | None], texts: _Texts) -> pa.Array:
         nonlocal size
         try:
-            loaded = load_mixed(shape.columns[column].type, cells, [isinstance(cell, _Binary) for cell in cells])
+            binary_at = [i for i, cell in enumerate(cells) if isinstance(cell, _Binary)]
+            loaded = load_mixed(shape.columns[column].type, cells, binary_at)
         except ValueTextError as error:
             where = _position(columns, source[error.index])
             name = f"{shape.relation.full_name}, column {shape.columns[column].name!r}"

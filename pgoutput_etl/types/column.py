@@ -262,12 +262,14 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
 
 
-def load_mixed(column_type: ColumnType, values: Sequence[bytes | None], are_binary: Sequence[bool]) -> LoadedColumn:
+def load_mixed(column_type: ColumnType, values: Sequence[bytes | None], binary_at: Sequence[int]) -> LoadedColumn:
     """Like `load_text` and `load_binary`, for values in either form: a type without a send function is sent as text,
-    and a slot may have been started both with and without `binary`. are_binary: False for NULL."""
-    if not any(are_binary):
+    and a slot may have been started both with and without `binary`. binary_at: indices of the values in binary form."""
+    if not binary_at:
         return load_text(column_type, values)
-    pairs = list(zip(values, are_binary, strict=True))
+    are_binary = np.zeros(len(values), np.bool_)
+    are_binary[binary_at] = True
+    pairs = list(zip(values, are_binary.tolist(), strict=True))
     if all(is_binary or value is None for value, is_binary in pairs):
         return load_binary(column_type, values)
     texts = load_text(column_type, [None if is_binary else value for value, is_binary in pairs])

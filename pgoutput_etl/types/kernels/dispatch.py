@@ -90,8 +90,8 @@ def load_cells(column_type: ColumnType, cells: Cells) -> LoadedColumn:
 
 def _load_carefully(column_type: ColumnType, cells: Cells) -> LoadedColumn:
     sizes = cells.sizes
-    are_binary = (sizes >= 0) & (sizes & BINARY != 0)
-    return load_mixed(column_type, cells.to_arrow().to_pylist(), are_binary.tolist())
+    binary_at = np.flatnonzero((sizes >= 0) & (sizes & BINARY != 0)).tolist()
+    return load_mixed(column_type, cells.to_arrow().to_pylist(), binary_at)
 
 
 def _array(arrow: pa.DataType, states: Numbers, *buffers: Numbers) -> pa.Array:
