@@ -91,8 +91,8 @@ class _Selector:
         self.newest: str | None = None
         # Files whose content was not read before
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
-        self.recorded: list[tuple[int, FilePart]] = []
-        self.same: list[tuple[int, FilePart]] = []
+        self.recorded: list[FilePart] = []
+        self.same: list[FilePart] = []
         # Files without anything new except an incomplete message
         self.own_ends: set[int] = set()
         self.rescan = False
@@ -105,31 +105,31 @@ class _Selector:
             self._recognize_renamed(number)
         grown = self._sort_out_known()
         self.newest = newest_of([*self.names.values(), self.known.other_newest])
-        ordered = [*grown, *self._in_order(self._new_files(grown))]
-        if any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
+        new = self._in_order(self._new_files(grown))
+        if any(part.was_read or part.unfinished for part in new.values()):
             self._report_missing()
         else:
-            waiting = [(number, part) for number, part in grown if not part.was_read]
-            ordered = [entry for entry in ordered if entry not in waiting]
-            self.recorded += [(n, replace(p, status=FileStatus.MOVED.value)) for n, p in waiting if self._has_moved(p)]
-            self.remarks += [tail_remark(part) for _, part in waiting if not self._has_moved(part)]
-        numbers = [number for number, _ in ordered]
+            waiting = [part for part in grown.values() if not part.was_read]
+            grown = {number: part for number, part in grown.items() if part.was_read}
+            self.recorded += [replace(p, status=FileStatus.MOVED.value) for p in waiting if self._has_moved(p)]
+            self.remarks += [tail_remark(part) for part in waiting if not self._has_moved(part)]
+        numbers = [*grown, *new]
         rescan = self.rescan or numbers != sorted(numbers)
         renumbered = dict(zip(numbers, range(self.known.next_number, 2**63) if rescan else numbers, strict=False))
-        ordered = [(renumbered[number], part) for number, part in ordered]
-        last = max((i for i, (_, part) in enumerate(ordered) if part.was_read or part.unfinished), default=-1)
-        rescan = rescan or any(part.unfinished for _, part in ordered[:last])
-        next_number = max([self.known.next_number - 1, *(number for number, _ in ordered)]) + 1
+        ordered = {renumbered[number]: part for number, part in (grown | new).items()}
+        may_have_rows = [part for part in ordered.values() if part.was_read or part.unfinished]
+        rescan = rescan or any(part.unfinished for part in may_have_rows[:-1])
+        next_number = max([self.known.next_number - 1, *ordered]) + 1
         if ordered or self.recorded:  # unchanged files alone don't make a batch
             self.recorded += self.same
         recorded = {
-            next_number + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
-            for i, (_, part) in enumerate(self.recorded)
+            number: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
+            for number, part in enumerate(self.recorded, next_number)
         }
-        return FileSelection(dict(ordered) | recorded, rescan, tuple(self.remarks))
+        return FileSelection(ordered | recorded, rescan, tuple(self.remarks))
 
     def _record(self, number: int, status: FileStatus) -> None:
-        self.recorded.append((number, self._part(number, status)))
+        self.recorded.append(self._part(number, status))
 
     def _recognize_renamed(self, number: int) -> None:
         """Recognizes a file that begins with the content read last, if no file has that content under its old name any
@@ -179,7 +179,7 @@ class _Selector:
             if path not in self.landed
         ]
 
-    def _sort_out_known(self) -> list[tuple[int, FilePart]]:
+    def _sort_out_known(self) -> dict[int, FilePart]:
         """Records files without anything new. Returns the one that continues the archive's end, if any."""
         grown: dict[int, bool] = {}
         for number in sorted(set(self.files) - self.fresh):
@@ -202,21 +202,21 @@ class _Selector:
             elif path != name:
                 self._record(number, FileStatus.DUPLICATE)
             else:
-                self.same.append((number, self._part(number, FileStatus.SAME)))
+                self.same.append(self._part(number, FileStatus.SAME))
         return self._continue_end(grown)
 
-    def _continue_end(self, grown: Mapping[int, bool]) -> list[tuple[int, FilePart]]:
+    def _continue_end(self, grown: Mapping[int, bool]) -> dict[int, FilePart]:
         """Among the files that continue a known content, finds the one that continues the archive's end: it has the
         same name, or that name no longer exists. In any other file, the known content was sent again, by a server that
         didn't know how much had been received."""
         last = None if self.known.last is None else self.known.roots[self.known.last]
-        at_end: list[tuple[int, FilePart]] = []
+        at_end: dict[int, FilePart] = {}
         for number in sorted(grown, key=lambda n: self.scans[n].consumed == self.scans[n].offset):
             scan, path = self.scans[number], self.files[number].path
             root = self.known.roots[scan.same_as or 0]
             has_more = scan.size > scan.offset
             if root == last and not at_end and grown[number]:
-                at_end.append((number, self._part(number, FileStatus.READ)))
+                at_end[number] = self._part(number, FileStatus.READ)
                 self.names[root] = path
             elif has_more and path == self.known.names[root] and root != last:
                 newest = self.names[last] if last is not None else "another"
@@ -259,14 +259,14 @@ class _Selector:
         same_as = None if number in self.errors else self.scans[number].same_as
         return same_as is not None and self.known.roots[same_as] == root
 
-    def _new_files(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
+    def _new_files(self, grown: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The new files, one per content. Records copies, and files that reuse the name of one that was read."""
         used_names = set(self.names.values())
-        new: list[tuple[int, FilePart]] = []
+        new: dict[int, FilePart] = {}
         # Also by name: for a copy that has just been made, only the new part was scanned, which may not be distinctive.
         by_content = {
             (part.prefix_hash, name, self.scans[number].tail_hash): number
-            for number, part in grown
+            for number, part in grown.items()
             for name in ("", uncompressed_name(part.path))
         }
         unreadable = dict[str, str]()
@@ -282,10 +282,10 @@ class _Selector:
                 if path in self.known.unread and self._is_late(path):
                     self._refuse(number, LEFT_UNREAD)
                 elif error.is_ignored:
-                    new.append((number, set_aside(unread_part(self.files[number]), IGNORED, frozenset())))
+                    new[number] = set_aside(self.files[number], IGNORED, frozenset())
                 elif error.is_hopeless:
-                    part = set_aside(unread_part(self.files[number]), "", None)
-                    new.append((number, replace(part, reason=f"{error.text}{HELD_FROM_HERE}")))
+                    part = set_aside(self.files[number], "", None)
+                    new[number] = replace(part, reason=f"{error.text}{HELD_FROM_HERE}")
                 else:
                     unreadable[path] = error.text
                 continue
@@ -294,11 +294,11 @@ class _Selector:
             content = (part.prefix_hash, name, self.scans[number].tail_hash)
             twin = by_content.setdefault(content, number) if part.was_read else number
             if twin == number:
-                new.append((number, part))
+                new[number] = part
             else:
                 copy = replace(part, status=FileStatus.DUPLICATE.value, offset=part.consumed, same_as=twin)
-                self.recorded.append((number, copy))
-        self._refuse_framing([number for number, _ in new])
+                self.recorded.append(copy)
+        self._refuse_framing(new)
         refuse(unreadable.values(), unreadable)
         return new
 
@@ -316,18 +316,19 @@ class _Selector:
                     f"Nothing was written. Set source.framing to {scan.fits}, or to auto"
                 )
 
-    def _in_order(self, new: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
+    def _in_order(self, new: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """Sorts new files by name, except that a file with the name of a renamed file was begun later and comes
         last."""
         used = set(self.known.names.values())
-        reused = [entry for entry in new if entry[1].path in used]
+        reused = {number: part for number, part in new.items() if part.path in used}
         if len(reused) != 1:
-            reused = []
-        others = sorted((entry for entry in new if entry not in reused), key=lambda entry: natural_order(entry[1].path))
-        in_order = []
-        for number, part in others:
+            reused = {}
+        others = sorted(new.keys() - reused.keys(), key=lambda number: natural_order(new[number].path))
+        in_order: dict[int, FilePart] = {}
+        for number in others:
+            part = new[number]
             if not (part.was_read or part.unfinished) or not self._is_late(part.path):
-                in_order.append((number, part))
+                in_order[number] = part
             elif part.path in self.known.unread:
                 self._refuse(number, LEFT_UNREAD)
             elif number in self.own_ends:
@@ -343,16 +344,14 @@ class _Selector:
                     f"{part.path} is new, but sorts before {self.newest}, which was already read: its transactions "
                     f"would come too late. Give new files names that sort after the older ones. {_ONE_IS_WRONG}"
                 )
-        in_order += reused
-        foreign = self._foreign(in_order)
-        return [
-            (n, set_aside(part, _NOT_AMONG_THE_NUMBERED, frozenset()) if n in foreign else part) for n, part in in_order
-        ]
+        in_order |= reused
+        foreign = {n: set_aside(new[n], _NOT_AMONG_THE_NUMBERED, frozenset()) for n in self._foreign(in_order)}
+        return in_order | foreign
 
-    def _foreign(self, in_order: Iterable[tuple[int, FilePart]]) -> list[int]:
+    def _foreign(self, in_order: Mapping[int, FilePart]) -> list[int]:
         """The unreadable files between two files whose numbers prove that none is missing between them."""
         foreign, unreadable, before = list[int](), list[int](), self.newest
-        for number, part in in_order:
+        for number, part in in_order.items():
             if part.is_needless:
                 continue
             if part.status != FileStatus.UNREADABLE.value:
@@ -377,30 +376,20 @@ class _Selector:
         return replace(part, status=status.value, offset=offset, same_as=scan.same_as)
 
     def _refuse(self, number: int, why: str) -> None:
-        file, status = self.files[number], FileStatus.REFUSED
-        error = self.errors.get(number)
-        part = self._part(number, status) if error is None else unread_part(file)
+        """Sets a file aside, with nothing depending on it. why: the rest of a sentence that begins with the path."""
+        file, error = self.files[number], self.errors.get(number)
+        part = self._part(number, FileStatus.READ) if error is None else FilePart(file.path, file.size, file.modified)
+        part = replace(part, status=FileStatus.REFUSED.value, offset=part.consumed, same_as=None, unfinished=False)
         oids = "" if error is not None and error.is_ignored else None
-        self.recorded.append((number, replace(refused(part, why), oids=oids)))
+        self.recorded.append(replace(part, reason=f"{file.path}{why}", oids=oids))
 
 
-def unread_part(file: LandedFile) -> FilePart:
-    return FilePart(file.path, file.size, file.modified)
-
-
-def refused(part: FilePart, why: str) -> FilePart:
-    """The part of a file that is set aside, with nothing depending on it. why: the rest of a sentence that begins with
-    the path."""
-    status, reason = FileStatus.REFUSED.value, f"{part.path}{why}"
-    return replace(part, status=status, same_as=None, offset=part.consumed, unfinished=False, reason=reason)
-
-
-def set_aside(part: FilePart, why: str, relations: frozenset[int] | None) -> FilePart:
+def set_aside(file: LandedFile | FilePart, why: str, relations: frozenset[int] | None) -> FilePart:
     """The part of a file that is not read but has a place in the order. why: the rest of a sentence that begins with
     the path. relations: OIDs of the relations that may depend on it; None: any."""
     oids = None if relations is None else " ".join(map(str, sorted(relations)))
-    status, reason = FileStatus.UNREADABLE.value, f"{part.path}{why}"
-    return FilePart(part.path, part.size, part.modified, status, reason=reason, oids=oids)
+    status, reason = FileStatus.UNREADABLE.value, f"{file.path}{why}"
+    return FilePart(file.path, file.size, file.modified, status, reason=reason, oids=oids)
 
 
 def without(*paths: str) -> tuple[str, ...]:
