@@ -22,9 +22,11 @@ _TAGGED = re.compile(r"(?P<table>.+)\[(?P<tag>\w+=[^][=,]+(?:,\w+=[^][=,]+)*)\]"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A whole table. name: a path, or a name in a catalog; empty for a table that was never written."""
+    """A whole table, or a tag's rows in a table that several sources share. name: a path, or a name in a catalog; empty
+    for a table that was never written. pairs: columns and values of the tag."""
 
     name: str
+    pairs: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def parse(text: str) -> Place:
@@ -32,7 +34,7 @@ class Place:
         if tagged is None:
             return Place(text)
         pairs = (pair.split("=") for pair in tagged["tag"].split(","))
-        return SharedPlace(tagged["table"], tuple((name, unquote(value)) for name, value in pairs))
+        return Place(tagged["table"], tuple((name, unquote(value)) for name, value in pairs))
 
     @staticmethod
     def below(folder: str, names: Iterable[str]) -> Place:
@@ -48,7 +50,8 @@ class Place:
         return Place(".".join(quoted(part.lower()) for part in parts))
 
     def __str__(self) -> str:
-        return self.name
+        pairs = ",".join(f"{name}={quote(value, safe='')}" for name, value in self.pairs)
+        return f"{self.name}[{pairs}]" if pairs else self.name
 
     def __bool__(self) -> bool:
         return bool(self.name)
@@ -61,7 +64,7 @@ class Place:
     @property
     def tag(self) -> dict[str, str]:
         """The values, by column, of the rows for which the place stands; empty for a whole table."""
-        return {}
+        return dict(self.pairs)
 
     @property
     def is_in_catalog(self) -> bool:
@@ -89,7 +92,7 @@ class Place:
 
     def tagged(self, tag: Mapping[str, str]) -> Place:
         """The place of a table's rows with a tag. tag: values by column, none of them empty."""
-        return SharedPlace(self.name, tuple(tag.items())) if tag else self
+        return Place(self.name, tuple(tag.items())) if tag else self
 
     def is_within(self, folder: str) -> bool:
         """True if the table's folder is this folder or below it."""
@@ -100,22 +103,7 @@ class Place:
         return f"/{folder}/" in self.name and self.name.endswith(f"/{last}")
 
     def absolute(self) -> Place:
-        return Place(absolute_place(self.name)).tagged(self.tag)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPlace(Place):
-    """A tag's rows in a table that several sources share. pairs: columns and values of the tag."""
-
-    pairs: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        pairs = ",".join(f"{name}={quote(value, safe='')}" for name, value in self.pairs)
-        return f"{self.name}[{pairs}]"
-
-    @property
-    def tag(self) -> dict[str, str]:
-        return dict(self.pairs)
+        return Place(absolute_place(self.name), self.pairs)
 
 
 NO_PLACE = Place("")
