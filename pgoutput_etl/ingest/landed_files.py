@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,8 +47,8 @@ from pgoutput_etl.scan.message_row import ScanError
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """The files of a batch. blocks: their rows, kept until `release`; parts: by number; later: selections for further
-    batches of the run, for `read_later`.
+    """The files of a batch. blocks: their rows, kept until `release`; parts: by number; landing: where they are; later:
+    selections for further batches of the run, for `read_later`.
 
     If the configuration masks columns, `blocks` has no rows of tables, because column names are only known once all
     files are assembled. `masked` then reads the files again.
@@ -57,7 +57,7 @@ class FileBatch:
     blocks: ScannedBlocks
     scan_output: ScanOutput
     parts: dict[int, FilePart]
-    read_again: Callable[[MaskingPolicy | None], ScannedBlocks]
+    landing: LandingFolder
     remarks: tuple[str, ...] = ()
     inspected: frozenset[int] = frozenset()  # numbers of files that were scanned but won't be applied
     later: tuple[FileSelection, ...] = ()
@@ -81,8 +81,9 @@ class FileBatch:
             raise FilesChangedError(str(error)) from error
 
     def _blocks_again(self, policy: MaskingPolicy | None) -> ScannedBlocks:
-        self._later_blocks.append(self.read_again(policy))
-        return self._later_blocks[-1]
+        blocks, _ = read_blocks(self.landing, _tasks_again(self.parts), policy)
+        self._later_blocks.append(blocks)
+        return blocks
 
     def release(self) -> None:
         for blocks in (self.blocks, *self._later_blocks):
@@ -193,8 +194,7 @@ def read_files(
         return _read_selection(landing, steps)
     to_apply = output.select(selection.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    again = partial(_read_parts_again, landing, selection.parts)
-    return FileBatch(blocks, to_apply, selection.parts, again, selection.remarks, left_out)
+    return FileBatch(blocks, to_apply, selection.parts, landing, selection.remarks, left_out)
 
 
 def _refuse_renamed(files: Mapping[int, LandedFile], before: Listing, after: Listing) -> None:
@@ -230,8 +230,8 @@ def read_later(landing: LandingFolder, steps: Sequence[FileSelection]) -> FileBa
         return _read_selection(landing, steps)
     except ArchiveError as error:
         parts = steps[0].to_read.values()
-        landed = {file.path: file for file in landing.listing().named([part.path for part in parts])}
-        if all(_is_unchanged(part, landed) for part in parts):
+        landed = {*landing.listing().named([part.path for part in parts])}
+        if all(part.listed in landed for part in parts):
             raise
         raise FilesChangedError(str(error)) from error
 
@@ -243,8 +243,7 @@ def _read_selection(landing: LandingFolder, steps: Sequence[FileSelection]) -> F
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
     blocks, output = read_blocks(landing, tasks)
     parts = {n: with_scan(part, output.scans[n]) if n in output.scans else part for n, part in first.parts.items()}
-    again = partial(_read_parts_again, landing, parts)
-    return FileBatch(blocks, output, parts, again, first.remarks, later=tuple(later))
+    return FileBatch(blocks, output, parts, landing, first.remarks, later=tuple(later))
 
 
 def _refuse_gaps(index: FileIndex, selection: FileSelection, landing: LandingFolder) -> None:
@@ -272,11 +271,11 @@ def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBat
     to_read = {n: part for n, part in parts.items() if part.was_read}
     listing = landing.listing()
     landed = {file.path: file for file in listing.named([part.path for part in to_read.values()])}
-    moved = {n: part for n, part in to_read.items() if not _is_unchanged(part, landed)}
+    moved = {n: part for n, part in to_read.items() if landed.get(part.path) != part.listed}
     paths: dict[int, str] = {}
     if moved:
         landed = {file.path: file for file in listing.files()}
-        known = {_listed(part) for part in to_read.values()}
+        known = {part.listed for part in to_read.values()}
         paths = find_parts(landing, [path for path, file in landed.items() if file not in known], moved)
     for number, part in moved.items():
         if number not in paths:
@@ -289,17 +288,11 @@ def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBat
     blocks, output = read_blocks(landing, _tasks_again(parts))
     empty = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and not part.was_read}
     output.scans.update({n: nothing_to_read(n, part) for n, part in empty.items()})
-    return FileBatch(blocks, output, parts, partial(_read_parts_again, landing, parts))
+    return FileBatch(blocks, output, parts, landing)
 
 
 def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
     return {part.path: task_again(number, part) for number, part in parts.items() if part.was_read}
-
-
-def _read_parts_again(
-    landing: LandingFolder, parts: Mapping[int, FilePart], policy: MaskingPolicy | None
-) -> ScannedBlocks:
-    return read_blocks(landing, _tasks_again(parts), policy)[0]
 
 
 def read_blocks(
@@ -325,15 +318,6 @@ def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput
                 f"{path}: this file was listed, but was gone when it was to be read. Run again", path
             )
     return output
-
-
-def _is_unchanged(part: FilePart, landed: Mapping[str, LandedFile]) -> bool:
-    return landed.get(part.path) == _listed(part)
-
-
-def _listed(part: FilePart) -> LandedFile:
-    """The file as listed when the part was read."""
-    return LandedFile(part.path, part.size, part.modified)
 
 
 def find_parts(landing: LandingFolder, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:

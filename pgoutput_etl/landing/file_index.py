@@ -146,8 +146,8 @@ class FileIndex:
         """The last records of listed files that were set aside and have not changed since."""
         is_set_aside = self._has_status(FileStatus.REFUSED, FileStatus.UNREADABLE)
         parts = self._parts(self._latest[is_set_aside[self._latest]].tolist()).values()
-        listed = {file.path: file for file in listing.named([part.path for part in parts])}
-        return [p for p in parts if listed.get(p.path) == LandedFile(p.path, p.size, p.modified)]
+        landed = {*listing.named([part.path for part in parts])}
+        return [part for part in parts if part.listed in landed]
 
     def known(self, paths: Collection[str], numbers: Iterable[int] = ()) -> KnownFiles:
         """The records that matter to files with these paths, and to parts with these numbers."""

@@ -81,6 +81,11 @@ class FilePart:
     oids: str | None = None
 
     @property
+    def listed(self) -> LandedFile:
+        """The file as it was listed when the part was recorded."""
+        return LandedFile(self.path, self.size, self.modified)
+
+    @property
     def was_read(self) -> bool:
         """True if the part has whole messages."""
         return self.status == FileStatus.READ.value and self.consumed > self.offset

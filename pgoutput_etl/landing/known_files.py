@@ -124,4 +124,4 @@ def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, Lan
 def is_unchanged(file: LandedFile, known: KnownFiles) -> bool:
     """True if the last record of the path has the file's size and time."""
     _, part = known.by_path.get(file.path, (None, None))
-    return part is not None and (part.size, part.modified) == (file.size, file.modified)
+    return part is not None and part.listed == file
