@@ -55,7 +55,7 @@ SELECT json_build_object(
   'publications', (SELECT coalesce(json_agg(to_jsonb(p) ORDER BY p.pubname), '[]'::json)
     FROM pg_catalog.pg_publication p),
   'tables', (SELECT coalesce(json_agg(json_build_object(
-      'schema', n.nspname, 'table', c.relname, 'kind', c.relkind, 'is_partition', c.relispartition,
+      'schema', n.nspname, 'table', c.relname, 'is_root', c.relkind = 'p', 'is_partition', c.relispartition,
       'is_logged', c.relpersistence = 'p', 'identity', c.relreplident,
       'has_key', EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
         AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END),
@@ -137,16 +137,13 @@ class SourceTable:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> SourceTable:
-        flags = {name: row[name] for name in ("is_partition", "is_logged", "has_key", "may_select", "rows_hidden")}
         return cls(
-            schema=row["schema"],
-            table=row["table"],
-            is_root=row["kind"] == "p",
-            identity=row["identity"],
-            columns=tuple(row["columns"]),
-            publications=tuple(row["publications"]),
-            described=described_relations(row["described"]),
-            **flags,
+            **{
+                **row,
+                "columns": tuple(row["columns"]),
+                "publications": tuple(row["publications"]),
+                "described": described_relations(row["described"]),
+            }
         )
 
     @property
