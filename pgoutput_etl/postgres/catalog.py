@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.postgres.partitions import described_relations, described_with_partitions, key_attributes
+from pgoutput_etl.postgres.partitions import KEY_ATTRIBUTES, described_relations, described_with_partitions
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, Type
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ WITH RECURSIVE published AS (
 ), attributes AS (
   SELECT t.oid, a.attname, a.attnum, a.atttypid, a.atttypmod, a.attnotnull,
     coalesce(to_jsonb(a)->>'attgenerated', '') <> '' AS generated,
-    coalesce(a.attnum = ANY ({key_attributes("i")}), false) AS is_identity
+    coalesce(a.attnum = ANY ({KEY_ATTRIBUTES}), false) AS is_identity
   FROM published t
   JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
   LEFT JOIN pg_catalog.pg_index i ON i.indrelid = t.oid AND i.indisvalid AND i.indimmediate AND i.indisunique

@@ -7,11 +7,9 @@ from typing import Any
 
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 
-
-def key_attributes(index: str) -> str:
-    """An SQL expression: an index's key columns, without INCLUDE columns, which identify nothing. to_jsonb omits
-    catalog columns that a version of PostgreSQL doesn't have."""
-    return f"({index}.indkey::int2[])[0:coalesce((to_jsonb({index})->>'indnkeyatts')::int, {index}.indnatts) - 1]"
+# An SQL expression: the key columns of pg_index `i`, without INCLUDE columns, which identify nothing. to_jsonb omits
+# catalog columns that a version of PostgreSQL doesn't have.
+KEY_ATTRIBUTES = "(i.indkey::int2[])[0:coalesce((to_jsonb(i)->>'indnkeyatts')::int, i.indnatts) - 1]"
 
 
 def described_with_partitions(root: str) -> str:
@@ -26,7 +24,7 @@ def described_with_partitions(root: str) -> str:
   SELECT json_agg(json_build_object('oid', part.oid::bigint, 'schema', n.nspname, 'table', part.relname,
       'identity', part.relreplident, 'columns', (SELECT coalesce(json_agg(json_build_object('name', a.attname,
         'type', a.atttypid::bigint, 'modifier', a.atttypmod, 'identity', part.relreplident = 'f'
-        OR coalesce(a.attnum = ANY ({key_attributes("i")}), false)) ORDER BY a.attnum), '[]'::json)
+        OR coalesce(a.attnum = ANY ({KEY_ATTRIBUTES}), false)) ORDER BY a.attnum), '[]'::json)
       FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisvalid
         AND CASE part.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
       WHERE a.attrelid = part.oid AND a.attnum > 0 AND NOT a.attisdropped))
