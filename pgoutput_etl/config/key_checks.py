@@ -7,7 +7,7 @@ may be a secret from the environment.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
@@ -210,8 +210,8 @@ def checked(kind: Any, document: Document, context: Mapping[str, Any] | None = N
 
 
 def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = None) -> list[Mistake]:
-    """All mistakes that can be found at once: after each one, the rest is checked without its key. Stops after about
-    _MOST_MISTAKES."""
+    """All mistakes that can be found at once, by line: after each one, the rest is checked without its key. Stops after
+    about _MOST_MISTAKES."""
     found, values = list(document.mistakes), document.values
     while len(found) < _MOST_MISTAKES:
         try:
@@ -219,20 +219,15 @@ def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = 
         except ValidationError as error:
             described = [_described(details) for details in error.errors(include_url=False, include_input=False)]
         else:
-            return found
+            break
         known = {mistake.path for mistake in found}
         new = {written_path(path): (path, why) for path, why in described}
         new = {text: item for text, item in new.items() if not any(is_within_key(text, other) for other in known)}
         if not new:
-            return found
+            break
         found += [Mistake(text, why) for text, (_, why) in new.items()]
         for path, _ in new.values():
             values = _without(values, path)
-    return found
-
-
-def in_order(found: Iterable[Mistake], document: Document) -> list[Mistake]:
-    """The mistakes, sorted by line in the file."""
     return sorted(found, key=lambda mistake: document.line(mistake.path) or 0)
 
 

@@ -30,7 +30,6 @@ from pgoutput_etl.config.key_checks import (
     below,
     checked,
     expected,
-    in_order,
     items,
     known_keys,
     matching,
@@ -576,7 +575,7 @@ def _config(document: Document, overrides: Sequence[str], source: str | None) ->
 
 def config_mistakes(document: Document) -> list[Mistake]:
     """All mistakes in a source's file that can be found at once."""
-    return in_order(mistakes(Config, document, _context(document, (), None)), document)
+    return mistakes(Config, document, _context(document, (), None))
 
 
 def _context(document: Document, overrides: Sequence[str], source: str | None) -> dict[str, Any]:
