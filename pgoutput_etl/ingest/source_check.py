@@ -35,8 +35,8 @@ class CommitOrderError(SequenceError):
 
     code = ErrorCode.COMMIT_ORDER
 
-    def __init__(self, text: str, lsns: Mapping[int, int], next_job: tuple[str, ...] = ()) -> None:
-        super().__init__(text, next_job)
+    def __init__(self, text: str, lsns: Mapping[int, int]) -> None:
+        super().__init__(text)
         self.lsns = lsns
 
 
