@@ -27,15 +27,8 @@ from typing import Any, ClassVar
 from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 
-CODE_OF_KIND = {
-    ReasonKind.CONTRACT: ErrorCode.CONTRACT,
-    ReasonKind.NEW_TYPE: ErrorCode.NEW_TYPE,
-    ReasonKind.SKIPPED: ErrorCode.SKIPPED,
-    ReasonKind.NOT_UTF8: ErrorCode.NOT_UTF8,
-    ReasonKind.UNDECLARED: ErrorCode.UNDECLARED,
-    ReasonKind.ON_SERVER: ErrorCode.ON_SERVER,
-    ReasonKind.COLUMN_NAME: ErrorCode.COLUMN_NAME,
-}
+# A kind's code has the kind's name. Kinds about bytes have no code.
+CODE_OF_KIND = {kind: ErrorCode[kind.name] for kind in ReasonKind if kind.name in ErrorCode.__members__}
 
 
 class PgoutputEtlError(Exception):
@@ -271,6 +264,13 @@ def own_lines(error: BaseException) -> list[str]:
     if isinstance(error, PgoutputEtlError):
         return [f"{type(error).__name__}: {error}".partition("\n")[0]]
     return [line.rstrip() for line in _OWN.findall(text_of(error))]
+
+
+def text_of_own(error: BaseException, of_class: type[PgoutputEtlError]) -> str | None:
+    """The first line of the text of an error of this class within another error, such as one of a Python worker; None
+    if there is no such error."""
+    prefix = f"{of_class.__name__}: "
+    return next((line.removeprefix(prefix) for line in own_lines(error) if line.startswith(prefix)), None)
 
 
 def code_of_line(line: str) -> ErrorCode:

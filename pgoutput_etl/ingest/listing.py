@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.error_codes import ErrorCode
-from pgoutput_etl.errors import ArchiveError, ConfigError, own_lines
+from pgoutput_etl.errors import ArchiveError, ConfigError, text_of_own
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.landing.local_files import LocalFiles
@@ -53,10 +53,6 @@ _COPIES_IN_JAVA = 2
 _BLOCK_BYTES = 512  # unit of st_blocks, on any file system
 
 _SURELY_FITS = 1 << 26  # bytes of a file that fit into the least memory that Spark starts with
-
-_PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: (.*)")  # also raised in a worker
-
-_REREAD_ERROR = re.compile(rf"{RereadError.__name__}: (.*)")  # raised in a worker
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -286,8 +282,8 @@ def rereading_files(paths: Iterable[str]) -> Iterator[None]:
     except ArchiveError:
         raise
     except Exception as error:
-        for changed in filter(None, map(_REREAD_ERROR.match, own_lines(error))):
-            raise FilesChangedError(changed[1]) from error
+        if (changed := text_of_own(error, RereadError)) is not None:
+            raise FilesChangedError(changed) from error
         if named := _unreadable_among(paths, str(error)):
             raise FilesChangedError(_cant_be_read(named)) from error
         raise
@@ -301,8 +297,8 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
     except ArchiveError:
         raise
     except Exception as error:
-        for replaced in filter(None, map(_PLAIN_FILE_ERROR.match, own_lines(error))):
-            raise PlainFileError(replaced[1]) from error
+        if (replaced := text_of_own(error, PlainFileError)) is not None:
+            raise PlainFileError(replaced) from error
         named = _unreadable_among(paths, str(error))
         if named is None:
             raise

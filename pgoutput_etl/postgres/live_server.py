@@ -18,7 +18,7 @@ from psycopg import conninfo
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.error_codes import ErrorCode
-from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, coded, own_lines
+from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, coded, text_of_own
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.queries import DATABASE_BYTES, POSITION, SESSION, literal
 from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
@@ -72,11 +72,10 @@ def server_errors(of_table: bool = False) -> Iterator[None]:
         except UnicodeDecodeError:
             raise (TableError if of_table else RunError)("--server: values are not UTF-8") from None
         except Exception as error:
-            kind = f"{RunError.__name__}: "
-            why = next((line for line in own_lines(error) if line.startswith(kind)), None)  # from a Python worker
+            why = text_of_own(error, RunError)  # from a Python worker
             if isinstance(error, PgoutputEtlError) or why is None:
                 raise
-            raise RunError(why.removeprefix(kind)) from None
+            raise RunError(why) from None
 
 
 def ask_server(url: str, query: str) -> list[dict[str, Any]]:
