@@ -557,11 +557,9 @@ def load_config(
 
 
 @coded(ErrorCode.CONFIG_FILE, ConfigError)
-def load_configs(
-    path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
-) -> tuple[Config, ...]:
+def load_configs(path: str, overrides: Sequence[str] = ()) -> tuple[Config, ...]:
     """Like `load_config`, for all sources of the file."""
-    documents = source_documents(read_document(path, overrides, environ))
+    documents = source_documents(read_document(path, overrides))
     return tuple(
         _config(document, overrides, str(document.value(("source", "name"))) if len(documents) > 1 else None)
         for document in documents
