@@ -151,10 +151,7 @@ class TransactionFilter:
 
     def filtered(self, ended: _Rows) -> _Rows:
         """The selected rows of `ended` (ENDED_SCHEMA)."""
-        return ended.filter(self.select(ended.column("file"), ended.column("xid").fill_null(-1)))
-
-    def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
-        """One boolean per row. `xid` contains no NULLs."""
+        file, xid = ended.column("file"), ended.column("xid").fill_null(-1)
         selected = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
         for number in pc.unique(file).to_pylist():
             if number in self.ranges:
@@ -163,7 +160,7 @@ class TransactionFilter:
                 distance = pc.bit_wise_and(pc.subtract(xid, oldest), XIDS - 1)
                 within = pc.less_equal(distance, (newest - oldest) % XIDS)
                 selected = pc.or_(selected, pc.and_(pc.equal(file, number), within))
-        return selected
+        return ended.filter(selected)
 
 
 def ended_transactions(blocks: DataFrame, statuses: StatusLookup, which: TransactionFilter | None = None) -> DataFrame:
