@@ -96,11 +96,8 @@ class FileBatch:
 
     def content_bytes(self) -> int:
         """Decompressed bytes read, including those of files that are not applied."""
-        others = sum(sum(accounts.values()) for accounts in self.accounts_of_others().values())
+        others = sum(sum(accounts.values()) for accounts in accounts_of_others(self.parts).values())
         return others + sum(part.consumed - part.offset for part in self.parts.values())
-
-    def accounts_of_others(self) -> dict[int, dict[str, int]]:
-        return accounts_of_others(self.parts)
 
     def refused(self) -> tuple[str, ...]:
         refused = (part for part in self.parts.values() if part.is_set_aside)

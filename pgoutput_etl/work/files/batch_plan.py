@@ -12,7 +12,7 @@ from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.assemble import assemble, configured
 from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file, relations_in
-from pgoutput_etl.ingest.landed_files import FileBatch
+from pgoutput_etl.ingest.landed_files import FileBatch, accounts_of_others
 from pgoutput_etl.ingest.quarantine import damage_remarks
 from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.ingest.rows import MessageRows
@@ -60,7 +60,7 @@ class BatchPlan:
         if held:
             first_lsns = held_from(held, self.targets.cutoffs)
             statistics = self.rows.statistics(StatisticsRequest(held_from=first_lsns))
-        return statistics.accounts() | self.files.accounts_of_others()
+        return statistics.accounts() | accounts_of_others(self.files.parts)
 
     def rounded_floats(self) -> tuple[str, ...]:
         """The paths of files whose floats seem to be rounded by the sender."""
