@@ -15,7 +15,7 @@ from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import iterate_blocks, message_rows
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.selection import EVERY_FILE_WAITS, without
-from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind, unpacked
+from pgoutput_etl.scan.blocks import BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, ScanError
 from pgoutput_etl.transactions.assembly import Assembly
@@ -41,7 +41,7 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
     """Collects one summary row per file; its Relation, Type, stream, and two-phase messages; and the Commit of a
     transaction that began in an earlier file."""
     output = ScanOutput({}, {}, {})
-    for block in blocks.collect(BlockKind.CONTROL, [*UNPACKED_BY]).to_pylist():
+    for block in blocks.collect(BlockKind.CONTROL).to_pylist():
         rows = unpacked(block, CONTROL_COLUMNS)
         for file, control in controls_of_files(rows):
             output.controls.setdefault(file, []).append(control)
@@ -96,7 +96,7 @@ def _ends(blocks: ScannedBlocks, xids: Collection[int]) -> pa.Table:
     if blocks.local is None:
         ends = message_rows(blocks.of_kind(BlockKind.COMMIT), names)
         return ends.where(F.col("top_xid").isin(*xids)).toArrow()
-    commits = blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY]).to_batches()
+    commits = blocks.collect(BlockKind.COMMIT).to_batches()
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     found = pa.Table.from_batches([unpacked(block, names) for block in iterate_blocks(commits)], schema)
     return found.filter(pc.is_in(found.column("top_xid"), pa.array(sorted(xids), pa.int64())))

@@ -104,8 +104,7 @@ class MessageRows:
     @cached_property
     def ended_on_driver(self) -> pa.Table:
         """Like `ended`, if the transactions fit on the driver."""
-        commits = self.blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY])
-        blocks = iterate_blocks(commits.to_batches())
+        blocks = iterate_blocks(self.blocks.collect(BlockKind.COMMIT).to_batches())
         return pa.Table.from_batches([ended_in(block, self.statuses) for block in blocks], ENDED_SCHEMA)
 
     def damages(self) -> DataFrame:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.listing import even_tasks
 from pgoutput_etl.landing.fingerprint import ScanTask
-from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind
 from pgoutput_etl.spark.connect import frame, is_connect
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import temporarily
@@ -75,11 +75,12 @@ class ScannedBlocks:
     def of_kind(self, *kinds: BlockKind) -> DataFrame:
         return of_kind(self.frame, *kinds)
 
-    def collect(self, kind: BlockKind, names: list[str]) -> pa.Table:
+    def collect(self, kind: BlockKind) -> pa.Table:
+        """The blocks of a kind, as `unpacked` needs them."""
         if self.persisted is not None:
-            return of_kind(self.persisted, kind).select(*names).toArrow()
+            return of_kind(self.persisted, kind).select(*UNPACKED_BY).toArrow()
         assert self.local is not None
-        return self.local.filter(pc.equal(self.local.column("kind"), kind.value)).select(names)
+        return self.local.filter(pc.equal(self.local.column("kind"), kind.value)).select(UNPACKED_BY)
 
     def release(self) -> None:
         if self.persisted is not None:
