@@ -17,7 +17,6 @@ from pgoutput_etl.ingest.executors import pack_blocks
 from pgoutput_etl.ingest.listing import cores_of, even_parts, local_root, size_limit
 from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
-from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.landed_tuples import RereadError, TupleFile
@@ -114,11 +113,11 @@ def scan_files(
     known: KnownContents,
     framing: Framing,
     salvages: bool,
-    policy: MaskingPolicy | WithholdRows | None = None,
-    landing: str | None = None,
+    mask: Callable[[pa.RecordBatch], pa.RecordBatch] | None,
+    landing: str,
     leaves_tuples: bool = True,
 ) -> DataFrame:
-    """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path. landing: as in
+    """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `mask`. tasks: by path. landing: as in
     map_files.
 
     An unreadable file becomes a single row with ERROR_TAG; with `salvages`, only if nothing in it is readable. With
@@ -130,7 +129,7 @@ def scan_files(
     otherwise, or if it has changed, the job fails with a RereadError.
     """
     max_size = size_limit(spark)
-    leaves_from = LEAVES_FROM if leaves_tuples and policy is None and not is_connect(spark) else None
+    leaves_from = LEAVES_FROM if leaves_tuples and mask is None and not is_connect(spark) else None
     # Pickled separately, because every Spark task gets all of them but reads only a few.
     pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 
@@ -150,7 +149,7 @@ def scan_files(
                 continue
             if local is not None and not scanned.has_tuples:
                 landed[task.number] = TupleFile.at(local, Framing(scanned.summary.framing))
-            yield from scanned.batches if policy is None else map(policy.mask, scanned.batches)
+            yield from scanned.batches if mask is None else map(mask, scanned.batches)
 
     def pack(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         landed: dict[int, TupleFile] = {}

@@ -14,7 +14,7 @@ from pgoutput_etl.ingest.listing import list_landing, list_names, oversized, rea
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile, ScanTask
-from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
+from pgoutput_etl.masking.mask_rows import MaskingPolicy, withhold_rows
 from pgoutput_etl.masking.policy import has_masks
 from pgoutput_etl.scan.message_row import ScanError
 
@@ -73,11 +73,12 @@ class SparkLandingFolder:
     ) -> ScannedBlocks:
         """Gets the driver's part and the rows from a single read."""
         config = self.config
-        withhold = WithholdRows() if has_masks(config) else None
+        withhold = withhold_rows if has_masks(config) else None
+        mask = withhold if policy is None else policy.mask
         with reading_files(tasks):
             salvages = config.on_error is OnError.QUARANTINE
             framing, landing = config.source.framing, config.source.landing
-            blocks = scan_files(self.spark, tasks, known, framing, salvages, policy or withhold, landing)
+            blocks = scan_files(self.spark, tasks, known, framing, salvages, mask, landing)
             return ScannedBlocks.of(self.spark, blocks, sum(task.size for task in tasks.values()))
 
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:

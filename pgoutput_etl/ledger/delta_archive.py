@@ -221,9 +221,9 @@ class DeltaArchive(LedgerArchive):
                 rounds.append({})
             next(tasks for tasks in rounds if part.path not in tasks)[part.path] = task_again(file.number, part)
         blocks, source = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source
+        known, mask = KnownContents({}), None if policy is None else policy.mask
         for tasks in rounds:
-            known = KnownContents({})
-            scanned = scan_files(self.spark, tasks, known, source.framing, True, policy, source.landing, leaves_tuples)
+            scanned = scan_files(self.spark, tasks, known, source.framing, True, mask, source.landing, leaves_tuples)
             blocks = blocks.unionByName(scanned)
         return blocks
 

@@ -60,13 +60,10 @@ def _masked_form(column: RelationColumn, rule: ColumnRule) -> TypeForm | None:
     return None if is_followed else TypeForm(nested=sha256(repr(column.form).encode()).hexdigest())
 
 
-@dataclass(frozen=True, slots=True)
-class WithholdRows:
+def withhold_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Removes all rows with tuples, for the first scan of files whose Relation messages are not known yet."""
-
-    def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        tag = batch.column("tag")
-        return _without_damage(batch.filter(pc.invert(pc.is_in(tag, pa.array(_ROW_TAGS)))))
+    tag = batch.column("tag")
+    return _without_damage(batch.filter(pc.invert(pc.is_in(tag, pa.array(_ROW_TAGS)))))
 
 
 @dataclass(frozen=True, slots=True)

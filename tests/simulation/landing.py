@@ -20,7 +20,7 @@ from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, LandedFile, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
-from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
+from pgoutput_etl.masking.mask_rows import MaskingPolicy, withhold_rows
 from pgoutput_etl.masking.policy import has_masks
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
@@ -209,9 +209,10 @@ class SimLandingFolder:
     def scan(
         self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None
     ) -> ScannedBlocks:
-        mask = policy or (WithholdRows() if has_masks(self.config) else None)
+        withhold = withhold_rows if has_masks(self.config) else None
+        mask = withhold if policy is None else policy.mask
         scanned = self._scanned(tasks, known)
-        batches = pack_blocks(scanned if mask is None else map(mask.mask, scanned), BlockKind.CHANGE)
+        batches = pack_blocks(scanned if mask is None else map(mask, scanned), BlockKind.CHANGE)
         return ScannedBlocks(None, local=pa.Table.from_batches(batches, BLOCK_SCHEMA))
 
     def _scanned(self, tasks: Mapping[str, ScanTask], known: KnownContents) -> Iterator[pa.RecordBatch]:
