@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, TypeAlias
 from zoneinfo import available_timezones
@@ -103,11 +103,6 @@ def column_setting(value: object, environ: Mapping[str, str]) -> tuple[Setting, 
     if len(before) > len({*before}):
         raise mistake(f"expected each {CONVERTED_FROM} once: the archive does not show which one a change is about")
     return settings, masks[0] if masks else None
-
-
-def settings_of(setting: Setting) -> Sequence[OneSetting]:
-    """A column's setting as a sequence: a list is already one."""
-    return setting if isinstance(setting, list) else [setting]
 
 
 def _one_setting(value: object, environ: Mapping[str, str]) -> tuple[OneSetting, ColumnRule | None]:

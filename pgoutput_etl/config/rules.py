@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, fields
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -20,9 +20,9 @@ from pgoutput_etl.config.column_settings import (
     RENAMED_FROM,
     TIME_ZONE,
     ColumnDeclaration,
+    OneSetting,
     Setting,
     column_setting,
-    settings_of,
 )
 from pgoutput_etl.config.key_checks import (
     DIFFERENT,
@@ -287,13 +287,17 @@ class TableRule(Section):
             column_comments=self.column_comments,
         )
 
+    def _column_settings(self) -> Iterator[tuple[str, OneSetting]]:
+        """All settings of all columns, with the column's name."""
+        for name, configured in self.columns.items():
+            for setting in configured if isinstance(configured, list) else [configured]:
+                yield name, setting
+
     @property
     def column_comments(self) -> dict[str, str]:
+        settings = self._column_settings()
         return {
-            name: setting[COMMENT]
-            for name, configured in self.columns.items()
-            for setting in settings_of(configured)
-            if isinstance(setting, Mapping) and COMMENT in setting
+            name: setting[COMMENT] for name, setting in settings if isinstance(setting, Mapping) and COMMENT in setting
         }
 
     @property
@@ -324,22 +328,18 @@ class TableRule(Section):
     def lineage(self) -> dict[str, tuple[str | None, ...]]:
         """The declared former names of columns, in the order of the changes; None for an added column."""
         declared: dict[str, tuple[str | None, ...]] = {}
-        for name, configured in self.columns.items():
-            for setting in settings_of(configured):
-                if setting == ADDED:
-                    declared[name] = (*declared.get(name, ()), None)
-                elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
-                    declared[name] = (*declared.get(name, ()), setting[RENAMED_FROM])
+        for name, setting in self._column_settings():
+            if setting == ADDED:
+                declared[name] = (*declared.get(name, ()), None)
+            elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
+                declared[name] = (*declared.get(name, ()), setting[RENAMED_FROM])
         return declared
 
     @property
     def conversions(self) -> dict[str, list[ZoneConversion]]:
         """The declared conversions of columns between timestamp and timestamptz."""
-        return {
-            name: [
-                ZoneConversion(setting[CONVERTED_FROM], setting[TIME_ZONE])
-                for setting in settings_of(configured)
-                if isinstance(setting, Mapping) and CONVERTED_FROM in setting
-            ]
-            for name, configured in self.columns.items()
-        }
+        declared: dict[str, list[ZoneConversion]] = {}
+        for name, setting in self._column_settings():
+            if isinstance(setting, Mapping) and CONVERTED_FROM in setting:
+                declared.setdefault(name, []).append(ZoneConversion(setting[CONVERTED_FROM], setting[TIME_ZONE]))
+        return declared
