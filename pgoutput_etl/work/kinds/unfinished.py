@@ -1,9 +1,8 @@
-"""The kinds of work other than landed files, by the key in a stored order."""
+"""The work of a batch that a dead run began, by its stored order: all kinds other than landed files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
@@ -23,7 +22,10 @@ def unfinished_work(world: World, batch: Batch, progress: Progress) -> Work[obje
     """The work of a batch that a dead run began. Raises RunError if this run can't finish it: it erases rows, which
     takes the request, or it began with another configuration."""
     order = json.loads(batch.work or "")
-    return _KINDS[next(key for key in _KINDS if key in order)](world, batch, progress)
+    if "erasure" in order:
+        raise unfinished_erasure(batch)
+    unfinished = _unfinished_snapshot if "snapshot" in order else _unfinished_backfill
+    return unfinished(world, batch, progress)
 
 
 def backfill_work(
@@ -52,14 +54,3 @@ def unfinished_erasure(batch: Batch) -> RunError:
         f"batch {batch.number} was begun by a run of jobs/forget.py that died: finish the erasure {batch.erasure!r} "
         "first, with its request and --execute"
     )
-
-
-def _refuse_erasure(world: World, batch: Batch, progress: Progress) -> Work[object]:  # noqa: ARG001
-    raise unfinished_erasure(batch)
-
-
-_KINDS: dict[str, Callable[[World, Batch, Progress], Work[object]]] = {
-    "oids": _unfinished_backfill,  # also a redrive
-    "snapshot": _unfinished_snapshot,
-    "erasure": _refuse_erasure,
-}
