@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import PgoutputEtlError, brief, code_of_line, own_lines, step_of, text_of
-from pgoutput_etl.exit_codes import EXIT_STOPPED, exit_code_of
+from pgoutput_etl.exit_codes import exit_code_of
 from pgoutput_etl.identifiers import printable
 
 if TYPE_CHECKING:
@@ -200,16 +200,6 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     first, *rest = str(error).split("\n")
     rest += [] if command is None else [f"Next: {command}"]
     _print_failure(error, error.code, f"{type(error).__name__}: {first}", *rest)
-
-
-def print_source(name: str) -> None:
-    """Prints which source the following lines on standard error are about."""
-    print_to_stderr(f"source {name}")
-
-
-def print_stopped() -> None:
-    """Prints to standard error that the job was stopped, without the texts of errors that this caused."""
-    print_to_stderr("stopped by SIGINT (Ctrl-C)", "ERROR", exit_code=EXIT_STOPPED)
 
 
 def print_unexpected(error: Exception, job: str) -> ErrorCode:

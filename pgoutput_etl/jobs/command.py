@@ -25,8 +25,6 @@ from pgoutput_etl.console import (
     is_json_log,
     keep_log_private,
     print_error,
-    print_source,
-    print_stopped,
     print_to_stderr,
     print_unexpected,
     set_log,
@@ -142,7 +140,7 @@ class Command:
             print_to_stderr(missing_module(prog, module), "ERROR", exit_code=EXIT_USAGE)
             return EXIT_USAGE
         except KeyboardInterrupt:
-            print_stopped()
+            print_to_stderr("stopped by SIGINT (Ctrl-C)", "ERROR", exit_code=EXIT_STOPPED)
             return EXIT_STOPPED
         except Exception as error:  # noqa: BLE001 # its text may contain rows' values
             print_unexpected(error, self.name)
@@ -194,12 +192,6 @@ def check_options(request: JobRequest) -> None:
     request.check()
 
 
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    def check(self) -> None:
-        pass
-
-
 R = TypeVar("R", bound=JobReport)
 Q = TypeVar("Q", bound=JobRequest)
 
@@ -214,6 +206,17 @@ class PrintedReport:
     @classmethod
     def of(cls, report: R, show: Callable[[R], None]) -> PrintedReport:
         return cls(report, partial(show, report))
+
+    def write(self, output: OutputOptions, heading: str | None = None) -> int:
+        """Prints the report, as text below the heading, or as JSON. Returns its exit code."""
+        with StandardOutput():
+            if output.json:
+                print(self.report.to_json())
+            else:
+                if heading is not None:
+                    print(heading)
+                self.print()
+        return self.report.exit_code
 
 
 Job: TypeAlias = Callable[[Q, Config, OutputOptions], PrintedReport]
@@ -244,7 +247,7 @@ def job_command(
         with one_session() if has_others else nullcontext():
             for own, config in zip(requests, configs, strict=True):
                 if has_others:
-                    print_source(config.source.name)
+                    print_to_stderr(f"source {config.source.name}")
                 with _Outcome(name, config, has_others) as outcome:
                     outcome.printed = work(own, config, output)
                 outcome.print(output)
@@ -285,15 +288,8 @@ class _Outcome:
         return self.failed if self.printed is None else self.printed.report.exit_code
 
     def print(self, output: OutputOptions) -> None:
-        if self.printed is None or (output.json and self.has_others):
-            return
-        with StandardOutput():
-            if output.json:
-                print(self.printed.report.to_json())
-                return
-            if self.has_others:
-                print(f"source {self.config.source.name}")
-            self.printed.print()
+        if self.printed is not None and not (output.json and self.has_others):
+            self.printed.write(output, f"source {self.config.source.name}" if self.has_others else None)
 
     def values(self) -> dict[str, Any]:
         report = None if self.printed is None else json.loads(self.printed.report.to_json())

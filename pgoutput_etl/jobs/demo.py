@@ -15,9 +15,8 @@ from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.installed_files import SHOP_ARCHIVE, installed_files
-from pgoutput_etl.jobs.command import Command, OutputOptions, session
+from pgoutput_etl.jobs.command import Command, OutputOptions, PrintedReport, session
 from pgoutput_etl.options import FOLDER, Option
-from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
     from pgoutput_etl.work.files.report import RunReport
@@ -35,12 +34,7 @@ def run(request: DemoRequest, output: OutputOptions) -> int:
     folder = Path(request.out)
     file = _prepare(folder)
     report = _applied(load_config(str(file)), output)
-    with StandardOutput():
-        if output.json:
-            print(report.to_json())
-        else:
-            _print(report, folder, file)
-    return report.exit_code
+    return PrintedReport(report, lambda: _print(report, folder, file)).write(output)
 
 
 def _prepare(folder: Path) -> Path:

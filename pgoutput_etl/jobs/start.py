@@ -11,8 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from pgoutput_etl.console import ProgressPrinter
-from pgoutput_etl.jobs.command import Command, OutputOptions, check_options, session
-from pgoutput_etl.standard_output import StandardOutput
+from pgoutput_etl.jobs.command import Command, OutputOptions, PrintedReport, check_options, session
 from pgoutput_etl.work.start.request import StartRequest
 
 
@@ -22,12 +21,7 @@ def run(request: StartRequest, output: OutputOptions) -> int:
     from pgoutput_etl.work.start.run import Start
 
     summary = Start(request, ProgressPrinter(output.quiet)).run(partial(session, "start"))
-    with StandardOutput():
-        if output.json:
-            print(summary.to_json())
-        else:
-            print_start(summary)
-    return summary.exit_code
+    return PrintedReport.of(summary, print_start).write(output)
 
 
 EXAMPLE = "PGUSER=postgres ./spark-submit.sh jobs/start.py --server postgresql://db:5432/shop --config conf/local.yaml"

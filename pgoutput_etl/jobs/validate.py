@@ -5,8 +5,7 @@ Reads the file and the environment's variables, and nothing else: no archive, no
 
 from __future__ import annotations
 
-from pgoutput_etl.jobs.command import Command, OutputOptions, SourceOptions
-from pgoutput_etl.standard_output import StandardOutput
+from pgoutput_etl.jobs.command import Command, OutputOptions, PrintedReport, SourceOptions
 
 EXAMPLE = "python jobs/validate.py --config conf/demo.yaml"
 
@@ -14,13 +13,7 @@ EXAMPLE = "python jobs/validate.py --config conf/demo.yaml"
 def run(source: SourceOptions, output: OutputOptions) -> int:
     from pgoutput_etl.answers.settings.validate import print_validation, validate
 
-    found = validate(source.config, source.overrides)
-    with StandardOutput():
-        if output.json:
-            print(found.to_json())
-        else:
-            print_validation(found)
-    return found.exit_code
+    return PrintedReport.of(validate(source.config, source.overrides), print_validation).write(output)
 
 
 COMMAND = Command("validate", __doc__, EXAMPLE, (SourceOptions, OutputOptions), run)

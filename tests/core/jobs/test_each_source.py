@@ -17,8 +17,15 @@ from pgoutput_etl.config.settings import Config, load_configs
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError, RunError, TryLaterError
 from pgoutput_etl.exit_codes import worst_code
 from pgoutput_etl.jobs import verify
-from pgoutput_etl.jobs.command import Command, NoOptions, OutputOptions, PrintedReport, job_command
+from pgoutput_etl.jobs.command import Command, OutputOptions, PrintedReport, job_command
 from pgoutput_etl.jobs.each_source import SourceUse
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    def check(self) -> None:
+        pass
+
 
 EACH: SourceUse[NoOptions] = SourceUse(lambda _: False)
 
