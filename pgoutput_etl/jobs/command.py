@@ -333,11 +333,17 @@ def spark_command(
 
 
 def _published(job: str, config: Config, run: Callable[[], PrintedReport]) -> PrintedReport:
-    from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder
+    from pgoutput_etl.work.backfill.report import BackfillSummary
+    from pgoutput_etl.work.files.recorder import RunRecorder
+    from pgoutput_etl.work.snapshot.report import SnapshotSummary
 
     with RunRecorder(config.source.name, config.metrics, config.notify, job=job) as recorder:
         done = run()
-        recorder.job_done(done.report.exit_code, ChangedTables.of(done.report))
+        if isinstance(done.report, BackfillSummary | SnapshotSummary):
+            changed = [part.table for part in done.report.tables]
+            recorder.job_done(done.report.exit_code, changed, done.report.conditions)
+        else:
+            recorder.job_done(done.report.exit_code)
     return done
 
 

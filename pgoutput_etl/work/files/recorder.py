@@ -25,9 +25,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.targets.column_descriptions import TargetColumn
 from pgoutput_etl.targets.condition import TableCondition
 from pgoutput_etl.timestamps import time_of
-from pgoutput_etl.work.backfill.report import BackfillSummary
 from pgoutput_etl.work.files.report import RunReport, RunSummary
-from pgoutput_etl.work.snapshot.report import SnapshotSummary
 
 
 @dataclass(slots=True)
@@ -53,21 +51,6 @@ class StageTimer:
         lap = {stage: seconds - self._lap.get(stage, 0.0) for stage, seconds in self.seconds.items()}
         self._lap = dict(self.seconds)
         return {stage: seconds for stage, seconds in lap.items() if seconds > 0}
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedTables:
-    """Tables that a job other than apply has changed. conditions: of these tables."""
-
-    tables: Sequence[TableSummary] = ()
-    conditions: Sequence[TableCondition] = ()
-
-    @classmethod
-    def of(cls, report: object) -> ChangedTables:
-        """Empty if the report has no rows of tables."""
-        if isinstance(report, BackfillSummary | SnapshotSummary):
-            return cls([part.table for part in report.tables], report.conditions)
-        return cls()
 
 
 @dataclass(slots=True)
@@ -99,7 +82,7 @@ class RunRecorder:
         if isinstance(error, TryLaterError) and self.job != APPLY:
             self.publisher.abort()
         elif isinstance(error, Exception):
-            metrics = failure_metrics(self.source, error, exit_code_of(error), *self._measured())
+            metrics = failure_metrics(self.source, error, *self._measured())
             self.publisher.end(EndedRun(replace(metrics, job=self.job), error=error))
         elif error is not None:
             self.publisher.abort()
@@ -110,12 +93,15 @@ class RunRecorder:
         written = tuple(written_tables(summaries))
         self.publisher.end(EndedRun(metrics, written, found_nothing=self.is_look and not found_files))
 
-    def job_done(self, exit_code: int, changed: ChangedTables) -> None:
+    def job_done(
+        self, exit_code: int, changed: Sequence[TableSummary] = (), conditions: Sequence[TableCondition] = ()
+    ) -> None:
+        """changed: tables that the job has changed. conditions: of these tables."""
         if exit_code == EXIT_TRY_LATER:
             self.publisher.abort()
             return
         _, seconds, now = self._measured()
-        tables = _tables(changed.tables)
+        tables = _tables(changed)
         metrics = RunMetrics(
             self.source,
             now.isoformat(),
@@ -124,10 +110,10 @@ class RunRecorder:
             seconds,
             rows=_changed_rows(tables),
             tables=tables,
-            conditions=tuple(map(_condition, changed.conditions)),
+            conditions=tuple(map(_condition, conditions)),
             job=self.job,
         )
-        written = [_written(t, t.inserted + t.updated, ()) for t in changed.tables if t.held is None]
+        written = [_written(t, t.inserted + t.updated, ()) for t in changed if t.held is None]
         self.publisher.end(EndedRun(metrics, tuple(written)))
 
     def _measured(self) -> tuple[dict[str, float], float, datetime]:
@@ -170,10 +156,10 @@ def run_metrics(
 
 
 def failure_metrics(
-    source: str, error: Exception, exit_code: int, stages: Mapping[str, float], seconds: float, now: datetime
+    source: str, error: Exception, stages: Mapping[str, float], seconds: float, now: datetime
 ) -> RunMetrics:
     """Only names the error's class: its text is for people and may be long."""
-    name = type(error).__name__
+    exit_code, name = exit_code_of(error), type(error).__name__
     return RunMetrics(source, now.isoformat(), now.timestamp(), exit_code, seconds, dict(stages), name)
 
 

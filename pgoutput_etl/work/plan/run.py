@@ -208,9 +208,7 @@ def _conditions(world: World, plan: BatchPlan, held: Collection[int]) -> tuple[T
 def _written(task: TableTask, lsn: int) -> TableState:
     """The table's state after the batch, as far as it follows from the plan."""
     relation, before = task.shape.relation, task.state
-    key = tuple(task.shape.columns[i].name for i in task.shape.key)
-    found = mismatches_left(before, task.changes)
-    new = TableState(
+    return TableState(
         oid=task.oid,
         schema=relation.namespace,
         table=relation.name,
@@ -220,15 +218,11 @@ def _written(task: TableTask, lsn: int) -> TableState:
         status=APPLIED,
         reason=None,
         relation=relation,
-        key=key,
-    )
-    since = complete_since(before, task.changes)
-    return replace(
-        new,
+        key=tuple(task.shape.columns[i].name for i in task.shape.key),
         mode=task.mode,
         masks=task.masks,
-        complete_since=since,
-        mismatches=found,
+        complete_since=complete_since(before, task.changes),
+        mismatches=mismatches_left(before, task.changes),
         doubts=task.doubts,
         used=task.used,
         changed_at=changes_of(task.shape),

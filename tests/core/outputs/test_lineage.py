@@ -25,7 +25,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
-from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder, written_tables
+from pgoutput_etl.work.files.recorder import RunRecorder, written_tables
 from pgoutput_etl.work.files.report import RunReport, RunSummary
 from tests.support.lineage import events_of, send_to_file
 
@@ -136,9 +136,9 @@ def test_a_failed_run_sends_the_class_of_its_error_and_no_text(sent: Path) -> No
 def test_another_job_sends_the_tables_that_it_changed(sent: Path) -> None:
     """Without their columns, which are those that apply has sent."""
     with RunRecorder("shop", METRICS, job="backfill") as recorder:
-        recorder.job_done(3, ChangedTables([TABLE, HELD]))
+        recorder.job_done(3, [TABLE, HELD])
     with RunRecorder("shop", METRICS, job="verify") as recorder:
-        recorder.job_done(75, ChangedTables())
+        recorder.job_done(75)
     _, complete, _, waits = events_of(sent)
     assert (complete["job"]["name"], complete["eventType"]) == ("pgoutput_etl.shop.backfill", "COMPLETE")
     assert [dataset["name"] for dataset in complete["inputs"]] == ["shop.public.t"]

@@ -24,7 +24,7 @@ from pgoutput_etl.outputs.gauges import gauges
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.mismatches import Mismatches
-from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder, StageTimer, failure_metrics, run_metrics
+from pgoutput_etl.work.files.recorder import RunRecorder, StageTimer, failure_metrics, run_metrics
 from pgoutput_etl.work.files.report import RunReport, RunSummary
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
@@ -221,7 +221,7 @@ def test_before_any_commit_there_is_no_lag() -> None:
 
 
 def test_a_failed_run_reports_the_class_of_its_error_and_no_text() -> None:
-    run = failure_metrics("shop", RunError("secret"), 1, {"look": 0.5}, 2.0, NOW)
+    run = failure_metrics("shop", RunError("secret"), {"look": 0.5}, 2.0, NOW)
     assert json.loads(run.to_json())["error"] == "RunError"
     assert "secret" not in run.to_json() + prometheus_text(run)
     names = {gauge.name for gauge in gauges(run)}
@@ -258,7 +258,7 @@ def test_each_run_appends_a_json_line_and_replaces_the_prometheus_file(tmp_path:
     lines, prom = tmp_path / "runs.jsonl", tmp_path / "shop.prom"
     metrics = Metrics(json=str(lines), prometheus=str(prom))
     check(metrics)
-    failed = failure_metrics("shop", RunError("x"), 1, {}, 2.0, NOW)
+    failed = failure_metrics("shop", RunError("x"), {}, 2.0, NOW)
     assert warned(failed, metrics) == []
     assert warned(RUN, metrics) == []
     assert [json.loads(line)["exit_code"] for line in lines.read_text().splitlines()] == [1, 3]
@@ -273,11 +273,11 @@ def test_another_job_leaves_what_apply_has_said(tmp_path: Path) -> None:
     metrics = Metrics(json=str(lines), prometheus=str(prom))
     assert warned(RUN, metrics) == []
     with RunRecorder("shop", metrics, job="backfill") as recorder:
-        recorder.job_done(3, ChangedTables([TABLE, HELD], CONDITIONS))
+        recorder.job_done(3, [TABLE, HELD], CONDITIONS)
     with pytest.raises(AnotherRunError), RunRecorder("shop", metrics, job="backfill"):
         raise AnotherRunError("x")
     with RunRecorder("shop", metrics, job="verify") as recorder:
-        recorder.job_done(75, ChangedTables())
+        recorder.job_done(75)
     with pytest.raises(RunError), RunRecorder("shop", metrics, job="maintain"):
         raise RunError("x")
     runs = [json.loads(line) for line in lines.read_text().splitlines()]
