@@ -273,7 +273,7 @@ def overtaken(staging):
     looks.append(found)
     if len(looks) == 1:  # a night while the rows were compared
         late.rename(landing / late.name)
-        apply(staging.spark, staging.config, lambda _: None)
+        apply(staging.spark, staging.archive.config, lambda _: None)
     return found
 
 with patch.object(run.Staging, "run", overtaken):

@@ -9,7 +9,7 @@ of the archive; `apply` skips the commits that it already includes (targets.plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ from pgoutput_etl.load.rebuild import Rebuild, in_their_places
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.masking.policy import masking_policy
-from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.protocol.messages import Relation, Type
 from pgoutput_etl.schema.partitions import has_same_identity
 from pgoutput_etl.schema.relation_history import (
     RelationEntry,
@@ -73,6 +73,12 @@ def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> Re
     """Adds the snapshot's relations before the archive's, so that each applies to its own rows."""
     first = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
     return RelationHistory.of([*history.entries, *first])
+
+
+def types_with(archive: LedgerArchive, types: Iterable[Type]) -> UserTypes:
+    """The archive's user types, and the snapshot's."""
+    known = {**archive.assembly.types, **{t.oid: t for t in types}}
+    return UserTypes.of(known.values(), archive.config.types)
 
 
 @dataclass(slots=True)
@@ -193,8 +199,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         return TableResult(state, TableSummary(*place, notes=("no difference",)))
 
     def _user_types(self) -> UserTypes:
-        types = {**self.archive.assembly.types, **{t.oid: t for t in self.order.types}}
-        return UserTypes.of(types.values(), self.archive.config.types)
+        return types_with(self.archive, self.order.types)
 
     def _history(self) -> RelationHistory:
         history = with_snapshot(self.archive.relations, self.order.relations)

@@ -44,9 +44,9 @@ def snapshot(
     remarks = _refuse_lost_rows(archive, request)
 
     def again(archive: LedgerArchive) -> StagedTables:
-        return Staging(spark, config, archive, request, progress).run()
+        return Staging(spark, archive, request, progress).run()
 
-    with closing(Staging(spark, config, archive, request, progress).parts()) as parts:
+    with closing(Staging(spark, archive, request, progress).parts()) as parts:
         loads = [load_staged(world, archive, staged, again, progress, _PATIENCE) for staged in parts]
     return _summary(config, loads, remarks)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +28,6 @@ from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.ingest.executors import blocks_of
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import applied
-from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.postgres.copy_format import tuple_of
 from pgoutput_etl.protocol.messages import ReplicaIdentity
@@ -46,7 +44,7 @@ from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
 from pgoutput_etl.work.snapshot.changed_keys import ChangedKeys, changed_since_verified
 from pgoutput_etl.work.snapshot.repair import why_not_repaired
 from pgoutput_etl.work.snapshot.run import load_staged, reliable_archive
-from pgoutput_etl.work.snapshot.staging import StagedTables, as_sent
+from pgoutput_etl.work.snapshot.staging import StagedTables, as_sent, staged_folder
 
 _LATER = "has changed since in a way that can't be followed row by row: verify again"
 
@@ -117,16 +115,10 @@ class SettledRepair:
         found: Mapping[str, SettledTable],
         archive: LedgerArchive,
     ) -> StagedTables:
-        state, at = self.config.state, microseconds_of(datetime.fromisoformat(answer.at))
-        order = SnapshotOrder(
-            archive.last.last_commit_lsn + 1, at, f"{state.root.rstrip('/')}/staged/{uuid4().hex}", ()
-        )
-        try:
-            with private_folders(self.spark, state.root, FOLDERS, state.access()):
-                repairs = self._staged(answer, tables, found, archive, order)
-        except BaseException:
-            archive.discard(order.staged)
-            raise
+        at = microseconds_of(datetime.fromisoformat(answer.at))
+        with staged_folder(archive) as path:
+            order = SnapshotOrder(archive.last.last_commit_lsn + 1, at, path, ())
+            repairs = self._staged(answer, tables, found, archive, order)
         relations = tuple(as_sent(archive.last.tables[oid].relation) for oid in repairs)
         return StagedTables(replace(order, relations=relations, repairs=repairs), (), ())
 

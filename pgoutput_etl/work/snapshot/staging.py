@@ -6,7 +6,7 @@ Any later run can continue from staged rows, whereas a server's snapshot ends wi
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.chosen_tables import matching_names
-from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError, ConfigError, TableError, brief
 from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.ledger.archive import LedgerArchive
-from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.rewrite import awaited
 from pgoutput_etl.load.summary import TableSummary
@@ -32,13 +30,13 @@ from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, read_catalog
 from pgoutput_etl.postgres.copy_format import copy_errors
-from pgoutput_etl.protocol.messages import Relation, RelationColumn, Type
+from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.types import UserTypes
-from pgoutput_etl.work.kinds.snapshot_load import with_snapshot
+from pgoutput_etl.work.kinds.snapshot_load import types_with, with_snapshot
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder, UnfinishedLoad
 from pgoutput_etl.work.snapshot.load_progress import LoadProgress
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
@@ -60,7 +58,6 @@ class Staging:
     """Reads the requested rows. archive: describes tables that neither a server nor a catalog file describes."""
 
     spark: SparkSession
-    config: Config
     archive: LedgerArchive
     request: SnapshotRequest
     progress: Progress
@@ -73,22 +70,12 @@ class Staging:
     def parts(self) -> Generator[StagedTables, None, None]:
         """Yields the tables that are loaded together, each part before the next one is read. All have the same LSN. A
         table that can't be read is left out. Raises PgoutputEtlError."""
-        if self.request.server is None:
-            yield self._kept(self._stage_files)
-        else:
+        if self.request.server is not None:
             yield from self._stage_server()
-
-    def _kept(self, stage: Callable[[str], StagedTables]) -> StagedTables:
-        """Stages rows in a new private folder, which is removed on failure. stage: reads rows and writes them to the
-        given path."""
-        state = self.config.state
-        path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
-        try:
-            with private_folders(self.spark, state.root, FOLDERS, state.access()):
-                return stage(path)
-        except BaseException:
-            self.archive.discard(path)
-            raise
+            return
+        with staged_folder(self.archive) as path:
+            staged = self._stage_files(path)
+        yield staged
 
     def _stage_server(self) -> Iterator[StagedTables]:
         from pgoutput_etl.postgres.live_server import server_moment  # needs psycopg, from an extra
@@ -105,16 +92,14 @@ class Staging:
             parts = [[[relation] for relation in wanted]] if request.repair else source.parts(wanted)
             unfinished = UnfinishedLoad(request.tables, begun or moment.lsn)
             loading = LoadProgress(source.size(wanted).bytes, moment.ask, self.progress)
-
-            def stage(groups: Sequence[Sequence[Relation]], path: str) -> StagedTables:
-                part = self._stage_part(source, loading, groups, path)
-                if groups is not parts[-1]:
-                    return replace(part, order=replace(part.order, unfinished=unfinished))
-                stack.close()  # ends the server's snapshot before rows are written
-                return part
-
             for groups in parts:
-                yield self._kept(partial(stage, groups))
+                with staged_folder(self.archive) as path:
+                    part = self._stage_part(source, loading, groups, path)
+                    if groups is parts[-1]:
+                        stack.close()  # ends the server's snapshot before rows are written
+                    else:
+                        part = replace(part, order=replace(part.order, unfinished=unfinished))
+                yield part
 
     def _unfinished(self, wanted: Sequence[Relation]) -> tuple[int | None, Sequence[Relation]]:
         """If a load died between its batches, the LSN of its first batch and the tables that remain; otherwise None and
@@ -137,10 +122,11 @@ class Staging:
         from pgoutput_etl.work.snapshot.repair import TableComparison
 
         request, catalog, moment = self.request, source.catalog, source.moment
-        comparison = TableComparison(self.spark, moment, request.connections, self._user_types(catalog.types))
+        user_types = types_with(self.archive, catalog.types)
+        comparison = TableComparison(self.spark, moment, request.connections, user_types)
         repairs = dict[int, Repair]()
         relations = tuple(relation for group in groups for relation in group)
-        policy = self._masking_policy(relations, catalog.types)
+        policy = self._masking_policy(relations, user_types)
 
         def repair(group: Sequence[Relation]) -> None:
             [relation] = group
@@ -204,7 +190,7 @@ class Staging:
         return StagedTables(replace(order, relations=relations, repairs=repairs), tuple(skipped), tuple(summaries))
 
     def _is_skipped(self, relation: Relation) -> bool:
-        return self.config.rule_for(relation.namespace, relation.name).skip
+        return self.archive.config.rule_for(relation.namespace, relation.name).skip
 
     def _stage_files(self, path: str) -> StagedTables:
         request, files = self.request, self._files()
@@ -221,7 +207,7 @@ class Staging:
         skipped = [name for name, relation in by_name.items() if self._is_skipped(relation)]
         relations = [relation for name, relation in by_name.items() if name not in skipped]
         types = () if catalog is None else catalog.types
-        policy = self._masking_policy(relations, types)
+        policy = self._masking_policy(relations, types_with(self.archive, types))
         lsn, at = request.lsn or 0, None if request.time is None else microseconds_of(request.time)
 
         def stage(group: Sequence[Relation]) -> None:
@@ -270,7 +256,7 @@ class Staging:
         if roots and len(roots) == len(names):
             error = ConfigError(f"--dump: no other tables: {'; '.join(map(_of_root, roots, roots.values()))}")
             named = patterns_of(sorted({*roots.values()}))
-            error.next_job = ("snapshot", "--tables", named, "--server", self.config.source.server_url)
+            error.next_job = ("snapshot", "--tables", named, "--server", self.archive.config.source.server_url)
             raise error
         tables = ((dump.tables[name], root) for name, root in roots.items())
         left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, root)) for t, root in tables)
@@ -323,13 +309,8 @@ class Staging:
         problem = "is not in the archive" if oid is None else "has other columns in the archive"
         raise ConfigError(f"{name} {problem}: describe it with --catalog, see docs/snapshot.md")
 
-    def _masking_policy(self, relations: Sequence[Relation], types: Iterable[Type]) -> MaskingPolicy | None:
-        history = with_snapshot(self.archive.relations, relations)
-        return masking_policy(self.config, history, self._user_types(types), {})
-
-    def _user_types(self, types: Iterable[Type]) -> UserTypes:
-        known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
-        return UserTypes.of(known.values(), self.config.types)
+    def _masking_policy(self, relations: Sequence[Relation], user_types: UserTypes) -> MaskingPolicy | None:
+        return masking_policy(self.archive.config, with_snapshot(self.archive.relations, relations), user_types, {})
 
     def _version(self, relation: Relation, policy: MaskingPolicy | None) -> MaskedVersion | None:
         return None if policy is None else policy.of_relation(self.archive.relations.definitions.typed(relation))
@@ -342,6 +323,18 @@ class Staging:
         blocks.write.format("delta").mode("append").save(path)
         found = None if counts is None else awaited(counts)
         return None if found is None else found["rows"] or 0
+
+
+@contextmanager
+def staged_folder(archive: LedgerArchive) -> Iterator[str]:
+    """The path of a new private folder for staged rows, which is removed if the body fails."""
+    path = f"{archive.config.state.root.rstrip('/')}/staged/{uuid4().hex}"
+    try:
+        with archive.ledger.store.private_folders():
+            yield path
+    except BaseException:
+        archive.discard(path)
+        raise
 
 
 def _is_loaded(state: TableState, lsn: int) -> bool:
