@@ -52,14 +52,11 @@ class OtherKeysFile:
     def delete_if_named(self, request: Iterable[TableErasure]) -> None:
         """Deletes the file if the request names all keys in it, so that nothing remains from an earlier erasure. Raises
         ConfigError."""
-        if self.exists():
+        if self.path.exists():
             named = {(table.name, frozenset(condition)) for table in request for condition in table.conditions}
             left = {(table.name, frozenset(key)) for table in read_tables(str(self.path)) for key in table.conditions}
             if left <= named:
                 self.write({})
-
-    def exists(self) -> bool:
-        return self.path.exists()
 
 
 def _escaped(text: str) -> str:

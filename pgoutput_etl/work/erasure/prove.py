@@ -71,7 +71,7 @@ def _left_over(erasure: Erasure, found: OtherKeys | None) -> Iterator[str]:
     """A text about rows with other keys that an earlier erasure found but did not erase, if any. found: the keys that
     the proof itself found."""
     file = OtherKeysFile.of(erasure.file)
-    if found is None and file.exists():
+    if found is None and file.path.exists():
         yield (
             f"rows with the keys in {file.path}, which the request does not name: erase them, too, or delete the file "
             "if others had these keys"

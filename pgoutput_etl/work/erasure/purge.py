@@ -51,7 +51,7 @@ def purge(spark: SparkSession, place: Place) -> int:
         table = DeltaFolder(session, place)
         table.vacuum(0)
         table.checkpoint()
-        _delete_log(session, table.path)
+        _delete_log(table.log)
         if before in (None, _AT_ONCE_IN_WORDS):  # left by a run that died
             alter(session, table.path, f"UNSET TBLPROPERTIES ('{_KEEPS_NAMES}')")
         else:
@@ -62,7 +62,7 @@ def purge(spark: SparkSession, place: Place) -> int:
 def older_files(spark: SparkSession, place: Place) -> int:
     """The number of files of older versions. VACUUM leaves files that were removed or written by a clock that is ahead
     of this machine's."""
-    table = DeltaFolder(spark, place).path
+    table = place.table
     used = {name.rpartition("/")[2] for name in read_table(spark, table).inputFiles()}
     folder = folder_of(spark, table)
     names = (path.rpartition("/")[2] for path, _ in ObjectFolder(spark, folder).all_files())
@@ -73,9 +73,8 @@ def newest_version(spark: SparkSession, path: Place) -> int:
     return int(delta_table(spark, path).history(1).select("version").collect()[0][0])
 
 
-def _delete_log(spark: SparkSession, path: Place) -> None:
+def _delete_log(log: ObjectFolder) -> None:
     """Deletes the log files of versions before the newest checkpoint."""
-    log = DeltaFolder(spark, path).log
     versions = versions_of_log(log)
     newest = max(version for name, version in versions.items() if ".checkpoint." in name)
     for name, version in versions.items():

@@ -8,6 +8,7 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.plain_file import root_of
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.work.erasure.landing import is_content_of
 from pgoutput_etl.work.erasure.stored_files import SparkFiles
@@ -37,7 +38,7 @@ def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[
     staged = f"{archive.ledger.root}/staged"
     for name in ObjectFolder(archive.spark, staged).names(""):
         yield f"{staged}/{name}, rows of a snapshot that died: delete the folder unless jobs/snapshot.py is running"
-    for folder in sorted({_folder(archive.config.source.landing), archive.ledger.root}):
+    for folder in sorted({root_of(archive.config.source.landing), archive.ledger.root}):
         if ObjectFolder(archive.spark, folder).keeps_versions():
             yield f"former versions of objects, which the storage of {folder} keeps, or may keep: delete them there"
 
@@ -50,10 +51,3 @@ def _was_only_touched(archive: DeltaArchive, path: str) -> bool:
         return is_content_of(part, decompress(SparkFiles(archive).read(path, archive.config.source.landing), path))
     except ArchiveError:  # can no longer be decompressed
         return False
-
-
-def _folder(pattern: str) -> str:
-    """The part of a path before its first wildcard."""
-    parts = pattern.split("/")
-    end = next((n for n, part in enumerate(parts) if set(part) & set("*?[{")), len(parts))
-    return "/".join(parts[:end])

@@ -66,10 +66,6 @@ class ForgetSummary:
     other_keys: OtherKeys | None = None
 
     @property
-    def title(self) -> str:
-        return f"Erasure {self.reference} of {self.source}"
-
-    @property
     def exit_code(self) -> int:
         return EXIT_QUARANTINE if self.executed and (self.left or self.other_keys) else EXIT_DONE
 
@@ -127,14 +123,14 @@ def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None 
         return
     did = "erased from" if summary.executed else "would be erased from"
     rows = [(t.name, tuple("?" if n is None else n for n in (t.changes, t.rows)), ()) for t in summary.tables]
-    parts = [f"{summary.title}: {did} {counted(len(summary.files), 'file')}"]
+    title = f"Erasure {summary.reference} of {summary.source}: {did} {counted(len(summary.files), 'file')}"
     tables = [grid("table", ("changes", "rows"), (), rows)] if rows else []
     others = [counted(summary.messages, "Message"), counted(summary.copies, "row") + " of the ledger"]
     if summary.snapshot_rows:
         others.insert(0, f"{counted(summary.snapshot_rows, 'row')} of snapshots' files")
     unseen = [f"No other change shows a form that the columns of {name} had: docs/forget.md" for name in summary.unseen]
     print_parts(
-        [*parts, *tables, f"Also {', '.join(others)}", *unseen, *_left(summary.left), *_others(summary.other_keys)],
+        [title, *tables, f"Also {', '.join(others)}", *unseen, *_left(summary.left), *_others(summary.other_keys)],
         console,
     )
     if not summary.executed:

@@ -10,8 +10,6 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.postgres.source_server import SourceServer
-from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.partitions import own_key
 from pgoutput_etl.work.snapshot.checks import OK, PROBLEM, Check, Checklist, Coverage
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
@@ -38,15 +36,8 @@ class CheckReport:
 
 
 def check_server(server: SourceServer, config: Config, request: SnapshotRequest, coverage: Coverage) -> CheckReport:
-    def skips(schema: str, table: str) -> bool:
-        return config.rule_for(schema, table).skip
-
-    def key_of(relation: Relation) -> tuple[str, ...]:
-        configured = config.rule_for(relation.namespace, relation.name).key
-        return own_key(relation) if configured is None else configured
-
     commands = Commands(config, request, server.version)
-    checklist = Checklist(server, request, coverage, commands, skips, key_of)
+    checklist = Checklist(server, request, coverage, commands)
     checks = checklist.run()
     slot = request.slot or next((slot.name for slot in checklist.slots), DEFAULT_NAME)
     containing = {part["name"] for table in checklist.published for part in table.publications}

@@ -7,7 +7,7 @@ Rows as of one of these LSNs or later are therefore safe, and so are rows as of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pgoutput_etl.errors import TableError
@@ -18,6 +18,7 @@ from pgoutput_etl.postgres.sender_settings import unsuitable_settings
 from pgoutput_etl.postgres.source_server import ReplicationSlot, SourceServer, SourceTable
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.partitions import check_identities, of_columns, own_key
+from pgoutput_etl.targets.condition import named
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 
@@ -76,14 +77,12 @@ def order_problem(
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """skips: True for a table that the configuration skips. key_of: a table's key, empty for a bag."""
+    """commands: for the same request."""
 
     server: SourceServer
     request: SnapshotRequest
     coverage: Coverage
     commands: Commands
-    skips: Callable[[str, str], bool]
-    key_of: Callable[[Relation], tuple[str, ...]]
 
     def run(self) -> tuple[Check, ...]:
         server = (self._settings(), self._user(), self._sender_settings())
@@ -92,7 +91,8 @@ class Checklist:
 
     @property
     def wanted(self) -> list[SourceTable]:
-        return [t for t in self.server.tables if self.request.wants(t.name) and not self.skips(t.schema, t.table)]
+        rule_for = self.commands.config.rule_for
+        return [t for t in self.server.tables if self.request.wants(t.name) and not rule_for(t.schema, t.table).skip]
 
     @property
     def published(self) -> list[SourceTable]:
@@ -282,7 +282,7 @@ class Checklist:
         for root, *others in (table.described for table in tables if table.described):
             partitions = of_columns(others, root)
             try:
-                check_identities(root, self.key_of(root), partitions)
+                check_identities(root, self._key_of(root), partitions)
             except TableError as error:
                 full = ReplicaIdentity.FULL
                 named = (qualified(p.namespace, p.name) for p in partitions if p.replica_identity is not full)
@@ -292,6 +292,11 @@ class Checklist:
                     self.commands.as_superuser(alter),
                 )
                 yield Check(PROBLEM, "partitions", str(error), (step,))
+
+    def _key_of(self, relation: Relation) -> tuple[str, ...]:
+        """The table's key, empty for a bag."""
+        configured = self.commands.config.rule_for(relation.namespace, relation.name).key
+        return own_key(relation) if configured is None else configured
 
     def _contents(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
         chosen = [(table, table.published_by(self.request.publications)) for table in tables]
@@ -376,9 +381,7 @@ class Checklist:
 
 
 def _names(tables: Iterable[SourceTable]) -> str:
-    names = [table.name for table in tables]
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return named([table.name for table in tables], _NAMED)
 
 
 def _sql_name(table: SourceTable) -> str:

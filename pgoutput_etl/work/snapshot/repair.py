@@ -19,7 +19,6 @@ from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import KeyRanges, TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn
-from pgoutput_etl.work.kinds.snapshot_order import Repair
 
 _EVERYTHING = None
 
@@ -57,12 +56,9 @@ class TableComparison:
             raise TableError(f"--repair: not possible: {why}")
         return state
 
-    def repair(self, table: CatalogTable, state: TableState) -> Repair:
+    def differing(self, table: CatalogTable, state: TableState) -> KeyRanges:
         """Compares digests of key ranges, computed on each side. Ranges require a key that begins with an integer; any
         other table is read in full if a digest differs."""
-        return Repair(state.version, self._differing(table, state))
-
-    def _differing(self, table: CatalogTable, state: TableState) -> KeyRanges:
         relation = table.relation
         sent = [(column.described_as, column.is_key) for column in relation.columns]
         known = [(column.described_as, column.is_key) for column in state.relation.columns]

@@ -133,13 +133,13 @@ class Staging:
             with server_errors(of_table=True):
                 self.progress(f"comparing {relation.full_name}")
                 state = comparison.comparable(self.archive.last.tables.get(relation.oid))
-                found = comparison.repair(source.tables[relation.oid], state)
-                if found.ranges != ():
+                ranges = comparison.differing(source.tables[relation.oid], state)
+                if ranges != ():
                     key = state.key[0] if state.key else ""
-                    copies = source.copies(Inserts(relation, moment.lsn, source.time), found.ranges, key)
+                    copies = source.copies(Inserts(relation, moment.lsn, source.time), ranges, key)
                     self.progress(f"reading the rows of {relation.full_name} that differ")
                     self._write(path, source.blocks(copies))
-            repairs[relation.oid] = found
+            repairs[relation.oid] = Repair(state.version, ranges)
 
         def load(group: Sequence[Relation]) -> None:
             with server_errors(of_table=True):

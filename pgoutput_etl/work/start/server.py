@@ -12,6 +12,7 @@ from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.postgres.live_server import ask_server
 from pgoutput_etl.postgres.queries import literal
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer, SourceTable
+from pgoutput_etl.targets.condition import named
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME
 from pgoutput_etl.work.start import catalog_key
 from pgoutput_etl.work.start.request import StartRequest
@@ -55,9 +56,8 @@ class StartedServer:
             )
         keyless = [t.name for t in facts.tables if is_sent(t) and not t.publications and t.is_keyless]
         if keyless and not self.request.accept_keyless and not has_publication(facts):
-            more = f" and {len(keyless) - _NAMED:,} more" if len(keyless) > _NAMED else ""
             raise ConfigError(
-                f"PostgreSQL would reject UPDATEs and DELETEs of {', '.join(keyless[:_NAMED])}{more} once they are "
+                f"PostgreSQL would reject UPDATEs and DELETEs of {named(keyless, _NAMED)} once they are "
                 "published: give them a primary key or a REPLICA IDENTITY, create a publication etl of other tables, "
                 "or go on with --accept-keyless"
             )
