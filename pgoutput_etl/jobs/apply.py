@@ -15,7 +15,7 @@ from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
-    from pgoutput_etl.work.files.report import RunReport, RunSummary
+    from pgoutput_etl.work.files.report import RunSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
     from pgoutput_etl.work.files.missing_rows import load_missing_rows
     from pgoutput_etl.work.files.pipeline import apply_run
     from pgoutput_etl.work.files.recorder import RunRecorder
-    from pgoutput_etl.work.files.report import RunReport
+    from pgoutput_etl.work.files.report import RunReport, print_run
 
     with RunRecorder(config.source.name, config.metrics, config.notify) as recorder:
         with session("apply", config, is_light(config)) as spark, inspected(config):
@@ -59,7 +59,7 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
             if any(batch.files for batch in summaries):
                 keep_classes(progress)
         recorder.done(summaries)
-    return PrintedReport.of(RunReport(summaries), _print_report)
+    return PrintedReport.of(RunReport(summaries), print_run)
 
 
 def _follow(interval: timedelta, config: Config, output: OutputOptions) -> PrintedReport:
@@ -88,13 +88,6 @@ def _print_batch(batch: RunSummary) -> None:
         if batch.exit_code:
             print_summary(batch)
         print(batch_line(batch))
-
-
-def _print_report(report: RunReport) -> None:
-    from pgoutput_etl.work.files.report import print_summary
-
-    for batch in report.batches:
-        print_summary(batch)
 
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"

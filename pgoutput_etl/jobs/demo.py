@@ -67,10 +67,9 @@ def _applied(config: Config, output: OutputOptions) -> RunReport:
 
 
 def _print(report: RunReport, folder: Path, file: Path) -> None:
-    from pgoutput_etl.work.files.report import print_summary
+    from pgoutput_etl.work.files.report import print_run
 
-    for batch in report.batches:
-        print_summary(batch)
+    print_run(report)
     config, undo = ("--config", str(file)), str(folder / "undo")
     before = ("--at", f"before:{BAD_DEPLOY}", "--where", f"id = {DELETED}")
     show = shlex.join((*job_words("show"), "public.orders", *config, *before))

@@ -65,10 +65,7 @@ class PendingErasures:
         content: Mapping[str, Any] = json.loads(text)
         positions = pa.Table.from_pydict(content["positions"], POSITIONS)
         counts = {int(oid): count for oid, count in content["counts"].items()}
-        tables = [
-            TableErasure(name, tuple(tuple((column, text) for column, text in condition) for condition in conditions))
-            for name, conditions in content["tables"]
-        ]
+        tables = [TableErasure(name, tuple(map(row_key, conditions))) for name, conditions in content["tables"]]
         others = {int(oid): frozenset(map(row_key, keys)) for oid, keys in content["other_keys"].items()}
         found = FoundChanges({}, positions, counts, frozenset(content["unseen"]), others)
         return PendingErasure(tuple(tables), found)

@@ -56,27 +56,60 @@ class TableErasure:
     conditions: tuple[tuple[tuple[str, str], ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageErasure:
-    """Logical decoding Messages to erase. prefix: None for any; contains: a text within the content."""
+@section(frozen=True, config=SETTINGS)
+class MessageErasure(Section):
+    """Logical decoding Messages to erase. contains: a text within the content; prefix: None for any."""
 
-    prefix: str | None
-    contains: str
+    contains: Annotated[str, text("a text")]
+    prefix: Annotated[str, text("the Messages' prefix")] | None = None
 
     def fits(self, message: Message) -> bool:
         return self.prefix in (None, message.prefix) and self.contains.encode() in message.content
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotErasure:
-    """Files from which a snapshot of a table was loaded. table: schema.table. path, columns: as in SnapshotRequest.
-    lsn: the snapshot's; None if there is only one."""
+def _lsn(value: str) -> int:
+    try:
+        return parse_lsn(value)
+    except ValueError as error:
+        raise mistake(str(error)) from None
 
-    table: str
-    path: str
-    format: RowFormat
-    columns: tuple[str, ...] = ()
-    lsn: int | None = None
+
+_Path: TypeAlias = Annotated[str, text("a path")]
+
+
+@section(frozen=True, config=SETTINGS)
+class SnapshotErasure(Section):
+    """Files from which a snapshot of a table was loaded. table: schema.table. columns: as in SnapshotRequest. lsn: the
+    snapshot's; None if there is only one. csv, copy, dump: one of them is the path."""
+
+    table: Annotated[str, text("schema.table")]
+    columns: Annotated[tuple[Annotated[str, text("a column's name")], ...], items("a list of names")] = ()
+    lsn: Annotated[int, BeforeValidator(_lsn), text("the snapshot's LSN, such as 16/B374D848")] | None = None
+    csv: _Path | None = None
+    copy: _Path | None = None
+    dump: _Path | None = None
+
+    @property
+    def _paths(self) -> dict[RowFormat, str]:
+        paths = {own: getattr(self, own.value) for own in RowFormat}
+        return {own: path for own, path in paths.items() if path is not None}
+
+    @model_validator(mode="after")
+    def _one_format(self) -> SnapshotErasure:
+        if len(self._paths) != 1:
+            raise mistake("expected one of csv, copy, and dump")
+        if self.columns and RowFormat.BINARY not in self._paths:
+            raise mistake("expected only with copy; other formats name their columns", "columns")
+        return self
+
+    @property
+    def format(self) -> RowFormat:
+        [own] = self._paths
+        return own
+
+    @property
+    def path(self) -> str:
+        return self._paths[self.format]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +144,7 @@ def read_erasure(path: str) -> Erasure:
     """Raises ConfigError, whose text contains no value."""
     found: _File = checked(_File, read_document(path))
     tables = tuple(table.erasure for table in found.tables)
-    messages = tuple(MessageErasure(message.prefix, message.contains) for message in found.messages)
-    snapshots = tuple(snapshot.erasure for snapshot in found.snapshots)
-    return Erasure(found.requested_by, found.reference, tables, messages, found.search, snapshots, path)
+    return Erasure(found.requested_by, found.reference, tables, found.messages, found.search, found.snapshots, path)
 
 
 def read_tables(path: str) -> tuple[TableErasure, ...]:
@@ -163,57 +194,13 @@ class _Tables(Section):
 
 
 @section(frozen=True, config=SETTINGS)
-class _Message(Section):
-    contains: Annotated[str, text("a text")]
-    prefix: Annotated[str, text("the Messages' prefix")] | None = None
-
-
-def _lsn(value: str) -> int:
-    try:
-        return parse_lsn(value)
-    except ValueError as error:
-        raise mistake(str(error)) from None
-
-
-_Path: TypeAlias = Annotated[str, text("a path")]
-
-
-@section(frozen=True, config=SETTINGS)
-class _Snapshot(Section):
-    table: Annotated[str, text("schema.table")]
-    columns: Annotated[tuple[Annotated[str, text("a column's name")], ...], items("a list of names")] = ()
-    lsn: Annotated[int, BeforeValidator(_lsn), text("the snapshot's LSN, such as 16/B374D848")] | None = None
-    csv: _Path | None = None
-    copy: _Path | None = None
-    dump: _Path | None = None
-
-    @property
-    def paths(self) -> dict[RowFormat, str]:
-        paths = {own: getattr(self, own.value) for own in RowFormat}
-        return {own: path for own, path in paths.items() if path is not None}
-
-    @model_validator(mode="after")
-    def _one_format(self) -> _Snapshot:
-        if len(self.paths) != 1:
-            raise mistake("expected one of csv, copy, and dump")
-        if self.columns and RowFormat.BINARY not in self.paths:
-            raise mistake("expected only with copy; other formats name their columns", "columns")
-        return self
-
-    @property
-    def erasure(self) -> SnapshotErasure:
-        [(own, path)] = self.paths.items()
-        return SnapshotErasure(self.table, path, own, self.columns, self.lsn)
-
-
-@section(frozen=True, config=SETTINGS)
 class _File(Section):
     requested_by: Annotated[str, text("who asks for the erasure")]
     reference: Annotated[str, text("the request's number or name")]
     tables: _TableList = ()
-    messages: Annotated[tuple[_Message, ...], items("a list of messages")] = ()
+    messages: Annotated[tuple[MessageErasure, ...], items("a list of messages")] = ()
     search: Annotated[tuple[Annotated[str, text("a text to look for")], ...], items("a list of texts")] = ()
-    snapshots: Annotated[tuple[_Snapshot, ...], items("a list of files")] = ()
+    snapshots: Annotated[tuple[SnapshotErasure, ...], items("a list of files")] = ()
 
     @model_validator(mode="after")
     def _erases(self) -> _File:

@@ -11,29 +11,27 @@ from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import TableState, may_lack_rows
-from pgoutput_etl.work.snapshot.report import SnapshotSummary
 from pgoutput_etl.work.snapshot.request import AutomaticRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 
 
-def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
-    """Takes a snapshot of the tables that may lack rows. Returns None if no table does, or if `source.snapshot` is not
-    `auto`. A failed snapshot is only reported: the run still applies the archive, and the next run tries again."""
+def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> None:
+    """Takes a snapshot of the tables that may lack rows, if `source.snapshot` is `auto`. A failed snapshot is only
+    reported: the run still applies the archive, and the next run tries again."""
     if config.source.snapshot is not Snapshots.AUTO:
-        return None
+        return
     last = DeltaLedger.of(spark, config).batches.last()
     if last is None or last.resumed:
-        return None
+        return
     names = [state.full_name for state in last.tables.values() if _may_be_loaded(state, config)]
     if not names:
-        return None
+        return
     request = AutomaticRequest(tuple(map(pattern_of, sorted(names))), server=config.source.server_url)
     progress(f"loading a snapshot of {counted(len(names), 'table')}")
     try:
-        return snapshot(spark, config, request, progress)
+        snapshot(spark, config, request, progress)
     except PgoutputEtlError as error:
         progress(f"the snapshot failed, and the next run tries again: {error}")
-        return None
 
 
 def _may_be_loaded(state: TableState, config: Config) -> bool:

@@ -131,6 +131,12 @@ class RunReport:
         return json.dumps({"batches": batches, **batches[-1], "exit_code": self.exit_code}, indent=2)
 
 
+def print_run(report: RunReport, console: Console | None = None) -> None:
+    """Prints the summary of each batch."""
+    for batch in report.batches:
+        print_summary(batch, console)
+
+
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     """Prints the summary of one batch, as text and a table."""
     heading = f"Nothing new in the landing folder of {summary.source}."

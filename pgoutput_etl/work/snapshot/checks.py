@@ -122,10 +122,8 @@ class Checklist:
         if server.wal_level == "logical":
             yield Check(OK, "wal_level", "logical")
         else:
-            step = LoadStep(
-                "set wal_level, then restart the server",
-                self.commands.as_superuser("ALTER SYSTEM SET wal_level = 'logical'"),
-            )
+            alter = "ALTER SYSTEM SET wal_level = 'logical'"
+            step = self.commands.as_superuser("set wal_level, then restart the server", alter)
             yield Check(PROBLEM, "wal_level", f"{server.wal_level}: logical decoding needs logical", (step,))
         has_slot = bool(self.slots)
         is_received = any(slot.is_active for slot in self.slots)
@@ -136,10 +134,8 @@ class Checklist:
         text = f"{used:,} of {limit:,} in use"
         if used + needed <= limit:
             return Check(OK, setting, text)
-        step = LoadStep(
-            "raise the limit, then restart the server",
-            self.commands.as_superuser(f"ALTER SYSTEM SET {setting} = {used + needed + 5:d}"),
-        )
+        alter = f"ALTER SYSTEM SET {setting} = {used + needed + 5:d}"
+        step = self.commands.as_superuser("raise the limit, then restart the server", alter)
         return Check(PROBLEM, setting, f"{text}; the load needs {needed:,} more", (step,))
 
     def _user(self) -> Iterator[Check]:
@@ -147,10 +143,8 @@ class Checklist:
         if self.server.may_replicate:
             yield Check(OK, "user", f"{user} has REPLICATION")
             return
-        step = LoadStep(
-            "let the user create slots, as a superuser",
-            self.commands.as_superuser(f"ALTER ROLE {identifier(user)} REPLICATION"),
-        )
+        alter = f"ALTER ROLE {identifier(user)} REPLICATION"
+        step = self.commands.as_superuser("let the user create slots, as a superuser", alter)
         yield Check(PROBLEM, "user", f"{user} lacks REPLICATION, so it can't export a snapshot", (step,))
 
     def _sender_settings(self) -> Iterator[Check]:
@@ -163,9 +157,9 @@ class Checklist:
                     f"PGCLIENTENCODING says otherwise, {found.harm}"
                 )
                 alter = f"ALTER ROLE {identifier(role)} IN DATABASE {identifier(database)} SET {found.name}"
-                step = LoadStep(
+                step = self.commands.as_superuser(
                     "let the receiver's role print values as decoding expects them, then restart the receiver",
-                    self.commands.as_superuser(f"{alter} = {found.suitable}"),
+                    f"{alter} = {found.suitable}",
                 )
                 yield Check(NOTE, "sender settings", text, (step,))
 
@@ -194,9 +188,9 @@ class Checklist:
         tables = [t for t in self.wanted if t.is_logged and not t.is_partition]
         every = [t for t in self.server.tables if t.is_logged and not t.is_partition]
         content = "ALL TABLES" if tables == every else f"TABLE {', '.join(map(_sql_name, tables))}"
-        create = LoadStep(
+        create = self.commands.as_superuser(
             "create the publication, as a superuser or the tables' owner",
-            self.commands.as_superuser(f"CREATE PUBLICATION {identifier(name)} FOR {content}"),
+            f"CREATE PUBLICATION {identifier(name)} FOR {content}",
         )
         unused = [slot for slot in self.slots if not self.coverage.last and not slot.is_active]
         again = [
@@ -219,7 +213,7 @@ class Checklist:
         if missing and self.server.publications:
             name = (self.request.publications or (self.server.publications[0].name,))[0]
             add = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {', '.join(map(_sql_name, missing))}"
-            step = LoadStep("publish these tables, or leave them out of --tables", self.commands.as_superuser(add))
+            step = self.commands.as_superuser("publish these tables, or leave them out of --tables", add)
             yield Check(PROBLEM, "tables", f"in no publication, so not loaded: {_names(missing)}", (step,))
         if published:
             yield Check(OK, "tables", f"published: {_names(published)}")
@@ -236,13 +230,12 @@ class Checklist:
             schemas = ", ".join(sorted({identifier(table.schema) for table in denied}))
             names = ", ".join(map(_sql_name, denied))
             grant = f"GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {names} TO {user}"
-            step = LoadStep("let the user read the tables", self.commands.as_superuser(grant))
+            step = self.commands.as_superuser("let the user read the tables", grant)
             yield Check(PROBLEM, "SELECT", f"denied on {_names(denied)}", (step,))
         hidden = [table for table in tables if table.rows_hidden]
         if hidden:
-            step = LoadStep(
-                "let the user read all rows, as a superuser", self.commands.as_superuser(f"ALTER ROLE {user} BYPASSRLS")
-            )
+            alter = f"ALTER ROLE {user} BYPASSRLS"
+            step = self.commands.as_superuser("let the user read all rows, as a superuser", alter)
             text = f"row-level security may hide rows of {_names(hidden)} from {self.server.user}"
             yield Check(PROBLEM, "SELECT", text, (step,), loses_rows=True)
 
@@ -250,9 +243,9 @@ class Checklist:
         rejected = [table for table in tables if not table.is_root and table.is_keyless]
         if rejected:
             steps = tuple(
-                LoadStep(
+                self.commands.as_superuser(
                     "give the table a primary key, or publish whole rows",
-                    self.commands.as_superuser(f"ALTER TABLE {_sql_name(t)} REPLICA IDENTITY FULL"),
+                    f"ALTER TABLE {_sql_name(t)} REPLICA IDENTITY FULL",
                 )
                 for t in rejected
             )
@@ -287,9 +280,8 @@ class Checklist:
                 full = ReplicaIdentity.FULL
                 named = (qualified(p.namespace, p.name) for p in partitions if p.replica_identity is not full)
                 alter = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in named)
-                step = LoadStep(
-                    "let the partitions publish whole rows, or configure a key that they have",
-                    self.commands.as_superuser(alter),
+                step = self.commands.as_superuser(
+                    "let the partitions publish whole rows, or configure a key that they have", alter
                 )
                 yield Check(PROBLEM, "partitions", str(error), (step,))
 

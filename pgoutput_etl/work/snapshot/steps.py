@@ -43,11 +43,11 @@ class Commands:
     request: SnapshotRequest
     version: int
 
-    def as_superuser(self, statement: str) -> str:
+    def as_superuser(self, text: str, statement: str) -> LoadStep:
         place, _, parameters = self.request.url.partition("?")
         others = "&".join(part for part in parameters.split("&") if not part.startswith("user="))
         url = f"{re.sub('//[^/@]*@', '//', place)}{'?' if others else ''}{others}"
-        return _line("psql", "-U", "postgres", url, "-c", statement)
+        return LoadStep(text, _line("psql", "-U", "postgres", url, "-c", statement))
 
     def _as_user(self, statement: str) -> str:
         return _line("psql", self.request.url, "-c", statement)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pgoutput_etl.console import print_parts
 from pgoutput_etl.exit_codes import EXIT_DONE
-from pgoutput_etl.work.files.report import RunReport, print_summary
+from pgoutput_etl.work.files.report import RunReport, print_run
 from pgoutput_etl.work.snapshot.report import SnapshotSummary, print_snapshot
 
 
@@ -53,6 +53,6 @@ def print_start(summary: StartSummary, console: Console | None = None) -> None:
     print_parts([f"{n}. {step.line()}" for n, step in enumerate(summary.steps, 1)], console, soft_wrap=True)
     if summary.snapshot is not None:
         print_snapshot(summary.snapshot, console)
-    for batch in summary.runs.batches if summary.runs is not None else ():
-        print_summary(batch, console)
+    if summary.runs is not None:
+        print_run(summary.runs, console)
     print_parts(summary.remarks, console, soft_wrap=True)

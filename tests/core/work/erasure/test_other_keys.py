@@ -31,7 +31,7 @@ def test_the_file_is_deleted_when_nothing_is_left_over(tmp_path: Path) -> None:
     file = OtherKeysFile.of(str(tmp_path / "erasure.yaml"))
     file.write({"public.t": {(("id", "1"),)}})
     assert file.write({}) is None
-    assert not file.exists()
+    assert not file.path.exists()
     assert file.write({}) is None
 
 
@@ -42,9 +42,9 @@ def test_the_file_stays_until_the_request_names_all_of_it(tmp_path: Path) -> Non
     one, both = (("b", "2"), ("a", "1")), (("a", "3"), ("b", "4"))
     for named in ((TableErasure("public.t", (one,)),), (TableErasure("public.u", (one, both)),)):
         file.delete_if_named(named)
-        assert file.exists()
+        assert file.path.exists()
     file.delete_if_named([TableErasure("public.t", (one,)), TableErasure("public.t", (both, (("a", "5"),)))])
-    assert not file.exists()
+    assert not file.path.exists()
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
