@@ -8,7 +8,7 @@ import pytest
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.protocol.messages import Message
-from pgoutput_etl.work.erasure.request import ForgetRequest, SnapshotErasure, read_erasure
+from pgoutput_etl.work.erasure.request import ForgetRequest, read_erasure
 from pgoutput_etl.work.snapshot.request import RowFormat
 
 ONE = "tables: [{table: public.t, keys: [{id: 1}]}]\nsnapshots: "
