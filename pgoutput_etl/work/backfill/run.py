@@ -23,7 +23,7 @@ from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.moment import Moment
-from pgoutput_etl.work.backfill.beside import SideBuild
+from pgoutput_etl.work.backfill.beside import build_beside
 from pgoutput_etl.work.backfill.report import BackfillSummary
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.backfill.summary import backfill_summary, file_paths
@@ -58,7 +58,7 @@ def backfill_tables(world: World, request: BackfillRequest, progress: Progress) 
     oids = _matching_oids(archive, request.tables)
     order, not_built = _possible(archive, _order(archive, oids, request), request)
     if request.out is not None:
-        return replace(SideBuild(archive, world.targets, order, progress, request.out).run(), not_built=not_built)
+        return replace(build_beside(archive, world.targets, order, progress, request.out), not_built=not_built)
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:

@@ -124,13 +124,13 @@ def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None 
     did = "erased from" if summary.executed else "would be erased from"
     rows = [(t.name, tuple("?" if n is None else n for n in (t.changes, t.rows)), ()) for t in summary.tables]
     title = f"Erasure {summary.reference} of {summary.source}: {did} {counted(len(summary.files), 'file')}"
-    tables = [grid("table", ("changes", "rows"), (), rows)] if rows else []
+    table = grid("table", ("changes", "rows"), (), rows)
     others = [counted(summary.messages, "Message"), counted(summary.copies, "row") + " of the ledger"]
     if summary.snapshot_rows:
         others.insert(0, f"{counted(summary.snapshot_rows, 'row')} of snapshots' files")
     unseen = [f"No other change shows a form that the columns of {name} had: docs/forget.md" for name in summary.unseen]
     print_parts(
-        [title, *tables, f"Also {', '.join(others)}", *unseen, *_left(summary.left), *_others(summary.other_keys)],
+        [title, table, f"Also {', '.join(others)}", *unseen, *_left(summary.left), *_others(summary.other_keys)],
         console,
     )
     if not summary.executed:
@@ -143,9 +143,9 @@ def _print_proof(summary: ProofSummary, console: Console | None) -> None:
     searched = f"{counted(summary.files, 'file')}, {counted(summary.size, 'byte')}"
     title = f"Proof of erasure {summary.reference} of {summary.source}: {counted(summary.texts, 'text')} in {searched}"
     rows = [(t.name, ("from the target" if t.differences is None else t.differences,), ()) for t in summary.tables]
-    tables = [grid("table", ("differences from the archive",), (), rows)] if rows else []
+    table = grid("table", ("differences from the archive",), (), rows)
     found = [f"Found: {r.what}: {r.place}: {r.count:,}" for r in summary.remnants] or ["Nothing was found"]
-    print_parts([title, *tables, *found, *_left(summary.left), *_others(summary.other_keys)], console)
+    print_parts([title, table, *found, *_left(summary.left), *_others(summary.other_keys)], console)
 
 
 def _left(left: tuple[str, ...]) -> list[str]:

@@ -40,11 +40,9 @@ def check_server(server: SourceServer, config: Config, request: SnapshotRequest,
     checklist = Checklist(server, request, coverage, commands)
     checks = checklist.run()
     slot = request.slot or next((slot.name for slot in checklist.slots), DEFAULT_NAME)
-    containing = {part["name"] for table in checklist.published for part in table.publications}
-    publications = request.publications or tuple(sorted(containing)) or (DEFAULT_NAME,)
     steps = [step for check in checks for step in check.steps]
     if not any(found.is_active for found in checklist.slots):
-        steps.append(commands.receive(slot, publications))
+        steps.append(commands.receive(slot, checklist.publications or (DEFAULT_NAME,)))
     steps += [commands.snapshot(slot), commands.apply()]
     return CheckReport(config.source.name, checks, tuple(steps))
 

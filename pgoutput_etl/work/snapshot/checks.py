@@ -99,6 +99,12 @@ class Checklist:
         return [table for table in self.wanted if table.published_by(self.request.publications)]
 
     @property
+    def publications(self) -> tuple[str, ...]:
+        """The requested publications; otherwise every one that has a wanted table."""
+        containing = {part["name"] for table in self.published for part in table.publications}
+        return self.request.publications or tuple(sorted(containing))
+
+    @property
     def slots(self) -> list[ReplicationSlot]:
         """The named slot; otherwise every permanent pgoutput slot of the database that isn't lost; otherwise the lost
         ones."""
@@ -165,8 +171,7 @@ class Checklist:
 
     def _publications(self) -> Iterator[Check]:
         existing = {publication.name: publication for publication in self.server.publications}
-        containing = {part["name"] for table in self.published for part in table.publications}
-        names = self.request.publications or tuple(sorted(containing)) or tuple(existing)
+        names = self.publications or tuple(existing)
         missing = [name for name in self.request.publications if name not in existing] or (
             [] if names else [DEFAULT_NAME]
         )
