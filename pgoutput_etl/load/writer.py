@@ -22,14 +22,12 @@ from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.reasons import Reason, ReasonKind, to_json
-from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import (
-    APPLIED,
     HELD,
     SKIPPED,
     HeldTable,
@@ -37,8 +35,6 @@ from pgoutput_etl.targets.plan import (
     TablePlan,
     TableState,
     TableTask,
-    complete_since,
-    mismatches_left,
     others_at,
 )
 from pgoutput_etl.targets.write_method import has_few
@@ -174,32 +170,19 @@ class Writer:
         return TableResult(state, summary, task.schema_changes, columns=task.shape.columns)
 
     def _state_after(self, task: TableTask, written: WriteResult, rows: int) -> TableState:
-        relation, before, cutoff = task.shape.relation, task.state, task.cutoff
+        before, cutoff = task.state, task.cutoff
         own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have advanced the table further
         known = self.batch.tables.get(task.oid)  # a rebuild has no previous state of its own
-        return TableState(
-            oid=task.oid,
-            schema=relation.namespace,
-            table=relation.name,
-            path=task.path,
+        state = TableState.planned(task, known, max(self.last_commit_lsn, own_lsn))
+        if cutoff is not None:
+            state = replace(state, last_commit_lsn=cutoff.lsn - 1, status=HELD, reason=cutoff.reason)
+        return replace(
+            state,
             version=written.version,
-            last_commit_lsn=max(self.last_commit_lsn, own_lsn) if cutoff is None else cutoff.lsn - 1,
-            status=APPLIED if cutoff is None else HELD,
-            reason=None if cutoff is None else cutoff.reason,
-            relation=relation,
-            key=tuple(task.shape.columns[i].name for i in task.shape.key),
-            retired=task.retired,
-            types=tuple(column.type.stored_as for column in task.shape.columns),
             rows=rows,
-            mode=task.mode,
-            masks=task.masks,
             snapshot=None if before is None else before.snapshot,
             last_row=task.changes.last_row or (None if before is None else before.last_row),
-            complete_since=complete_since(known, task.changes),
-            mismatches=added(mismatches_left(before, task.changes), written.mismatches),
-            doubts=task.doubts,
-            used=task.used,
-            changed_at=changes_of(task.shape),
+            mismatches=added(state.mismatches, written.mismatches),
             memory=self._memory(task),
         )
 

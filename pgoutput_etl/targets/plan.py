@@ -10,7 +10,7 @@ from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.reasons import CONTRACT_KINDS, Reason, ReasonKind, kind_of
-from pgoutput_etl.schema.column_changes import ChangedAt
+from pgoutput_etl.schema.column_changes import ChangedAt, changes_of
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Used
 from pgoutput_etl.schema.diff import SchemaChange
@@ -124,6 +124,32 @@ class TableState:
             relation=table.relation,
             key=(),
             last_row=table.changes.last_row,
+        )
+
+    @classmethod
+    def planned(cls, task: TableTask, known: TableState | None, last_commit_lsn: int) -> TableState:
+        """The state after a task, as far as it follows from the plan. known: the table's state in the ledger."""
+        relation, columns = task.shape.relation, task.shape.columns
+        return cls(
+            oid=task.oid,
+            schema=relation.namespace,
+            table=relation.name,
+            path=task.path,
+            version=0,
+            last_commit_lsn=last_commit_lsn,
+            status=APPLIED,
+            reason=None,
+            relation=relation,
+            key=tuple(columns[i].name for i in task.shape.key),
+            retired=task.retired,
+            types=tuple(column.type.stored_as for column in columns),
+            mode=task.mode,
+            masks=task.masks,
+            complete_since=complete_since(known, task.changes),
+            mismatches=mismatches_left(task.state, task.changes),
+            doubts=task.doubts,
+            used=task.used,
+            changed_at=changes_of(task.shape),
         )
 
     @property

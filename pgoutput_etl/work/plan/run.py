@@ -22,20 +22,11 @@ from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
-from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.schema.definition_changes import changed_definitions
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
 from pgoutput_etl.targets.key_spelling import changeable_keys
 from pgoutput_etl.targets.partitions import partition_remarks
-from pgoutput_etl.targets.plan import (
-    APPLIED,
-    HeldTable,
-    TableChanges,
-    TableState,
-    TableTask,
-    complete_since,
-    mismatches_left,
-)
+from pgoutput_etl.targets.plan import HeldTable, TableChanges, TableState
 from pgoutput_etl.targets.written_settings import refuse_other_modes
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
@@ -200,33 +191,9 @@ def _conditions(world: World, plan: BatchPlan, held: Collection[int]) -> tuple[T
     row. held: OIDs of the tables that it would hold."""
     batch, lsn = plan.batch, plan.assembly.last_commit_lsn
     left = {*held, *(table.oid for table in plan.tables.held)}
-    written = [_written(task, lsn) for task in plan.tables.tasks]
+    written = [TableState.planned(task, task.state, lsn) for task in plan.tables.tasks]
     states = batch.tables | {state.oid: state for state in with_creations(world, batch, written)}
     return conditions_of((state for oid, state in states.items() if oid not in left), world.config)
-
-
-def _written(task: TableTask, lsn: int) -> TableState:
-    """The table's state after the batch, as far as it follows from the plan."""
-    relation, before = task.shape.relation, task.state
-    return TableState(
-        oid=task.oid,
-        schema=relation.namespace,
-        table=relation.name,
-        path=task.path,
-        version=0,
-        last_commit_lsn=lsn,
-        status=APPLIED,
-        reason=None,
-        relation=relation,
-        key=tuple(task.shape.columns[i].name for i in task.shape.key),
-        mode=task.mode,
-        masks=task.masks,
-        complete_since=complete_since(before, task.changes),
-        mismatches=mismatches_left(before, task.changes),
-        doubts=task.doubts,
-        used=task.used,
-        changed_at=changes_of(task.shape),
-    )
 
 
 def _remarks(world: World, plan: BatchPlan) -> tuple[str, ...]:
