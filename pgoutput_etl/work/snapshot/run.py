@@ -156,11 +156,10 @@ def _summary(
 def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:
     """True if a table has changed since it was compared. Rows without a difference may then be older than the
     snapshot."""
-    for oid, repair in (order.repairs or {}).items():
-        state = batch.tables.get(oid)
-        if state is None or state.version != repair.version:
-            return True
-    return False
+    return any(
+        (state := batch.tables.get(oid)) is None or state.version != repair.version
+        for oid, repair in (order.repairs or {}).items()
+    )
 
 
 def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
