@@ -5,9 +5,6 @@ from os.path import dirname, realpath
 
 if __name__ == "__main__":
     sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
-    from pgoutput_etl.launcher import prepare
-
-    prepare()
-    from pgoutput_etl.cli import command
+    from pgoutput_etl.launcher import command
 
     sys.exit(command("backfill").main())

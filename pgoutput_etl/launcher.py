@@ -1,7 +1,7 @@
 """Runs a job from a clone: `python jobs/NAME.py`, with the Python that `make` installed if this one lacks a dependency.
 
 Python puts a script's folder first in its path, where jobs/inspect.py would shadow the standard library's inspect.
-Until `prepare` has corrected that, nothing may import inspect, which dataclasses would do.
+Until `_prepare` has corrected that, nothing may import inspect, which dataclasses would do.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgoutput_etl.extras import missing_module
+
+if TYPE_CHECKING:
+    from pgoutput_etl.jobs.command import Command
 
 # Dependencies that every job needs. Without numba, jobs are slow.
 _REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml", "jinja2", "click")
@@ -23,7 +27,15 @@ _RESTARTED = "PGOUTPUT_ETL_RESTARTED"
 _EXIT_USAGE = 2  # as in exit_codes.py, which can't be imported by a Python older than 3.10
 
 
-def prepare() -> None:
+def command(job: str) -> Command:
+    """The job's command, once the rest of the package can be imported."""
+    _prepare()
+    from pgoutput_etl import cli
+
+    return cli.command(job)
+
+
+def _prepare() -> None:
     """Makes the rest of the package and its dependencies importable, or ends the process with the reason.
 
     With spark-submit, which chooses the Python, a missing dependency is only reported.
