@@ -206,8 +206,8 @@ class Staging:
         by_name, undescribed = self._described(files, names, catalog)
         skipped = [name for name, relation in by_name.items() if self._is_skipped(relation)]
         relations = [relation for name, relation in by_name.items() if name not in skipped]
-        types = () if catalog is None else catalog.types
-        policy = self._masking_policy(relations, types_with(self.archive, types))
+        found = catalog or Catalog(0, (), ())
+        policy = self._masking_policy(relations, types_with(self.archive, found.types))
         lsn, at = request.lsn or 0, None if request.time is None else microseconds_of(request.time)
 
         def stage(group: Sequence[Relation]) -> None:
@@ -222,9 +222,7 @@ class Staging:
                 raise TableError(str(error), error.kind) from None
 
         unread = self._stage_all(([relation] for relation in relations), stage)
-        known = None if catalog is None else catalog.known
-        described = {} if catalog is None else catalog.partitions
-        order = SnapshotOrder(lsn, at, path, tuple(relations), types, known, partitions=described)
+        order = SnapshotOrder(lsn, at, path, tuple(relations), found.types, found.known, partitions=found.partitions)
         staged = self._staged(order, skipped, unread)
         return replace(staged, unread=(*staged.unread, *left_out, *undescribed))
 
