@@ -64,30 +64,22 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
 
 def _follow(interval: timedelta, config: Config, output: OutputOptions) -> PrintedReport:
     from pgoutput_etl.answers.next_commands import inspected
-    from pgoutput_etl.work.files.follow import follow, stop_signal
+    from pgoutput_etl.work.files.follow import batch_json, batch_line, follow, stop_signal
+    from pgoutput_etl.work.files.report import print_summary
+
+    def print_batch(batch: RunSummary) -> None:
+        with StandardOutput():
+            if output.json:
+                print(batch_json(batch))
+                return
+            if batch.exit_code:
+                print_summary(batch)
+            print(batch_line(batch))
 
     progress = ProgressPrinter(output.quiet)
     with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
-        print_batch = _print_json if output.json else _print_batch
         report = follow(spark, config, interval.total_seconds(), is_stopping, print_batch, progress)
     return PrintedReport.of(report, lambda ended: print(ended.line()))
-
-
-def _print_json(batch: RunSummary) -> None:
-    from pgoutput_etl.work.files.follow import batch_json
-
-    with StandardOutput():
-        print(batch_json(batch))
-
-
-def _print_batch(batch: RunSummary) -> None:
-    from pgoutput_etl.work.files.follow import batch_line
-    from pgoutput_etl.work.files.report import print_summary
-
-    with StandardOutput():
-        if batch.exit_code:
-            print_summary(batch)
-        print(batch_line(batch))
 
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
