@@ -17,7 +17,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_read
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, compared_table, faulty_table, why_not_read
 from pgoutput_etl.answers.verify.key_ranges import (
     GREATEST,
     HASH_BITS,
@@ -38,11 +38,10 @@ from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
 from pgoutput_etl.postgres.live_server import ServerMoment, ask_server, mark, server_errors, server_moment, shown
 from pgoutput_etl.postgres.queries import rewritten
-from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
@@ -166,22 +165,9 @@ class _Comparison:
             ours = self.side.digests(columns, ranges)
         numbers, state = differing_ranges(ours, theirs), self.side.state
         if not numbers:
-            return self._equal(sum(digest.rows for digest in theirs.values()))
+            return compared_table(state.schema, state.table, self.choice, self.ranges, ours, theirs)
         rows = self._rows(moment, ranges, {number: theirs.get(number, Digest()).rows for number in numbers})
         return AskedTable(state.schema, state.table, tuple(c.name for c in columns), ranges, theirs, rows)
-
-    def _equal(self, rows: int) -> VerifiedTable:
-        state, choice = self.side.state, self.choice
-        return VerifiedTable(
-            state.schema,
-            state.table,
-            rows=rows,
-            other_rows=rows,
-            ranges=self.ranges.count,
-            ranges_skipped=self.ranges.count - len(self.ranges.numbers),
-            by_value=choice.by_value,
-            not_compared=dict(choice.not_compared),
-        )
 
     def _parts(self, ranges: Ranges, ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -> dict[int, int]:
         """The number of parts to split ranges into, by range."""
@@ -323,8 +309,7 @@ class Asking:
         try:
             return work(state, given)
         except FAULTS as error:
-            why = held_reason(error, f"verifying {state.full_name}", str, partial(is_running, self.spark))
-            return VerifiedTable(state.schema, state.table, why_not=why, is_held=True)
+            return faulty_table(self.spark, state.schema, state.table, error)
 
 
 def _name(table: tuple[TableState, object]) -> str:

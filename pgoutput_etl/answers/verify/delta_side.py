@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
+from typing import Any
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, has_integer_key
+from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, differing_ranges, has_integer_key
+from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.row_text import delta_texts, digests_of, digests_of_batches, key_size, small_texts
 from pgoutput_etl.answers.verify.sides import ComparedSide, OtherDelta
 from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.load.holding import held_reason
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.small_rows import SmallTable
 from pgoutput_etl.load.target_columns import current_rows, has_two_forms, is_current
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.types import UserTypes
@@ -136,6 +140,36 @@ class DeltaSide:
         why_not = why_not or (None if columns else "no column can be compared")
         key = () if missing else tuple(map(names.index, state.key))
         return ColumnChoice(tuple(columns), key, {**not_compared, **unknown}, why_not)
+
+
+def compared_table(
+    schema: str,
+    table: str,
+    choice: ColumnChoice,
+    ranges: Ranges,
+    ours: Mapping[int, Digest],
+    theirs: Mapping[int, Digest],
+    **others: Any,
+) -> VerifiedTable:
+    """A table whose digests have been compared. others: further fields."""
+    return VerifiedTable(
+        schema,
+        table,
+        rows=sum(digest.rows for digest in ours.values()),
+        other_rows=sum(digest.rows for digest in theirs.values()),
+        ranges=ranges.count,
+        ranges_skipped=ranges.count - len(ranges.numbers),
+        ranges_differing=len(differing_ranges(ours, theirs)),
+        by_value=choice.by_value,
+        not_compared=dict(choice.not_compared),
+        **others,
+    )
+
+
+def faulty_table(spark: SparkSession, schema: str, table: str, error: Exception) -> VerifiedTable:
+    """A table that an error in FAULTS concerns. Raises the error if it ends the run."""
+    why = held_reason(error, f"verifying {schema}.{table}", str, partial(is_running, spark))
+    return VerifiedTable(schema, table, why_not=why, is_held=True)
 
 
 def why_not_read(spark: SparkSession, state: TableState) -> tuple[str | None, bool]:

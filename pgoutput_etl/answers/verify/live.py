@@ -69,14 +69,11 @@ class LiveVerification:
         kept = kept_answer(self.file)
         if kept is None and request.finish:
             raise RunError("the server has not been asked: run verify --begin, and --finish after the next apply")
-        if kept is not None:
-            settled = self._settled(kept)
-            if settled is None or request.finish:
-                return self._summary(kept, settled or kept.decided, kept if settled is None else None)
-            return self._summary(kept, settled, self._asked())
-        answer = self._asked()
+        answer = self._asked() if kept is None else kept
         settled = self._settled(answer)
-        return self._summary(answer, settled or answer.decided, answer if settled is None else None)
+        if settled is None:
+            return self._summary(answer, answer.decided, answer)
+        return self._summary(answer, settled, None if kept is None or request.finish else self._asked())
 
     def _at_once(self) -> VerifySummary:
         last = self._last()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.moment.read import commit_of
-from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_read
+from pgoutput_etl.answers.verify.delta_side import DeltaSide, compared_table, faulty_table, why_not_read
 from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
@@ -26,10 +25,9 @@ from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.moment import Moment
 from pgoutput_etl.postgres.copy_format import copy_errors
-from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
@@ -86,7 +84,7 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
     names = sorted(matching_names(request.tables or (), states, "the ledger"))
     if len(names) != 1:
         raise ConfigError(f"--tables: --csv and --delta hold one table, not {', '.join(names) or 'none'}")
-    state, types = states[names[0]], archive.user_types
+    state = states[names[0]]
     other: OtherTable
     if request.csv is not None:
         path, other = request.csv, CsvRows(spark, request.csv)
@@ -96,10 +94,9 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
     progress(f"verifying {state.full_name}")
     try:
         with copy_errors():
-            table = _Comparison(spark, other, state, types, request, progress).run()
+            table = _compared(spark, state, archive.user_types, other, request, progress)
     except FAULTS as error:
-        why = held_reason(error, f"verifying {state.full_name}", str, partial(is_running, spark))
-        table = VerifiedTable(state.schema, state.table, why_not=why, is_held=True)
+        table = faulty_table(spark, state.schema, state.table, error)
     remarks = baseline.remarks
     if request.at is None and table.why_not is None and (remark := foreign_changes(spark, state)) is not None:
         remarks += (remark,)
@@ -127,45 +124,28 @@ def _baseline_at(ledger: DeltaLedger, lsn: int) -> _Baseline:
     return _Baseline(reached, ledger.batches.states_after(batch), (remark,) if is_last else ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    spark: SparkSession
-    other: OtherTable
-    state: TableState
-    user_types: UserTypes
-    request: VerifyRequest
-    progress: Progress
-
-    def run(self) -> VerifiedTable:
-        schema, table = self.state.schema, self.state.table
-        why, is_held = why_not_read(self.spark, self.state)
-        if why is not None:
-            return VerifiedTable(schema, table, why_not=why, is_held=is_held)
-        side = DeltaSide.stored(self.spark, self.state, self.user_types)
-        choice = side.chosen(self.other)
-        if choice.why_not is not None:
-            return VerifiedTable(schema, table, why_not=choice.why_not, not_compared=dict(choice.not_compared))
-        return self._compare(side, choice)
-
-    def _compare(self, side: DeltaSide, choice: ColumnChoice) -> VerifiedTable:
-        schema, table, columns = self.state.schema, self.state.table, choice.columns
-        ranges = plan_ranges(columns, choice.key, *side.key_size(columns, choice.key))
-        ours = side.digests(columns, ranges)
-        theirs = self.other.digests(columns, ranges)
-        numbers = differing_ranges(ours, theirs)
-        counts: dict[str, Any] = {}
-        if numbers:
-            self.progress(f"{schema}.{table}: comparing rows of {len(numbers):,} of {ranges.count:,} ranges")
-            rows = self.other.rows(columns, ranges, numbers)
-            counts = differences(side, choice, ranges, numbers, rows, self.request)
-        return VerifiedTable(
-            schema,
-            table,
-            rows=sum(digest.rows for digest in ours.values()),
-            other_rows=sum(digest.rows for digest in theirs.values()),
-            ranges=ranges.count,
-            ranges_differing=len(numbers),
-            by_value=choice.by_value,
-            not_compared=dict(choice.not_compared),
-            **counts,
-        )
+def _compared(
+    spark: SparkSession,
+    state: TableState,
+    user_types: UserTypes,
+    other: OtherTable,
+    request: VerifyRequest,
+    progress: Progress,
+) -> VerifiedTable:
+    why, is_held = why_not_read(spark, state)
+    if why is not None:
+        return VerifiedTable(state.schema, state.table, why_not=why, is_held=is_held)
+    side = DeltaSide.stored(spark, state, user_types)
+    choice = side.chosen(other)
+    columns = choice.columns
+    if choice.why_not is not None:
+        not_compared = dict(choice.not_compared)
+        return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=not_compared)
+    ranges = plan_ranges(columns, choice.key, *side.key_size(columns, choice.key))
+    ours, theirs = side.digests(columns, ranges), other.digests(columns, ranges)
+    numbers = differing_ranges(ours, theirs)
+    counts: dict[str, Any] = {}
+    if numbers:
+        progress(f"{state.full_name}: comparing rows of {len(numbers):,} of {ranges.count:,} ranges")
+        counts = differences(side, choice, ranges, numbers, other.rows(columns, ranges, numbers), request)
+    return compared_table(state.schema, state.table, choice, ranges, ours, theirs, **counts)

@@ -12,7 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.moment.read import MomentReader, TablesFound
-from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
+from pgoutput_etl.answers.verify.delta_side import (
+    ColumnChoice,
+    DeltaSide,
+    compared_table,
+    faulty_table,
+    why_not_compared,
+)
 from pgoutput_etl.answers.verify.key_ranges import Digest, differing_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.request import VerifyRequest
@@ -23,9 +29,8 @@ from pgoutput_etl.answers.verify.tables import named_states
 from pgoutput_etl.console import Progress
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
-from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types.canonical_text import ComparedColumn
@@ -169,8 +174,7 @@ class Settling:
                 return VerifiedTable(asked.schema, asked.table, why_not=_GONE, is_undecided=True)
             return self._compared(sides[name], asked)
         except FAULTS as error:
-            why = held_reason(error, f"verifying {name}", str, partial(is_running, self.spark))
-            return VerifiedTable(asked.schema, asked.table, why_not=why, is_held=True)
+            return faulty_table(self.spark, asked.schema, asked.table, error)
 
     def _compared(self, side: DeltaSide, asked: AskedTable) -> VerifiedTable:
         choice = side.chosen(_Asked(list(asked.columns)), asked.columns)
@@ -191,19 +195,8 @@ class Settling:
             counts = differences(side, choice, asked.ranges, with_rows, theirs, self.request)
         empty = Digest()
         unread = sum(max(ours.get(n, empty).rows, asked.digests.get(n, empty).rows) for n in others)
-        return VerifiedTable(
-            asked.schema,
-            asked.table,
-            rows=sum(digest.rows for digest in ours.values()),
-            other_rows=sum(digest.rows for digest in asked.digests.values()),
-            ranges=asked.ranges.count,
-            ranges_skipped=asked.ranges.count - len(asked.ranges.numbers),
-            ranges_differing=len(numbers),
-            rows_unread=unread,
-            by_value=choice.by_value,
-            not_compared=dict(choice.not_compared),
-            **counts,
-        )
+        names = asked.schema, asked.table
+        return compared_table(*names, choice, asked.ranges, ours, asked.digests, rows_unread=unread, **counts)
 
     def _may_be_equal(self, texts: DataFrame, choice: ColumnChoice, asked: AskedTable, numbers: Sequence[int]) -> bool:
         """True if the rows of these ranges may be equal although their digests differ: spelled differently, or with
