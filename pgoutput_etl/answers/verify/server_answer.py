@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges
@@ -71,32 +71,16 @@ class ServerAnswer:
     def to_json(self) -> str:
         return json.dumps({"version": _VERSION, **asdict(self)})
 
-    @classmethod
-    def of(cls, text: str) -> ServerAnswer:
+    @staticmethod
+    def of(text: str) -> ServerAnswer:
         """Raises RunError for an answer by another version of this package."""
         fields = json.loads(text)
         if (version := fields.pop("version")) != _VERSION:
             raise RunError(f"verify --begin was run by another version of this package ({version}): run it again")
-        tables, decided = tuple(map(_table, fields["tables"])), tuple(map(_decided, fields["decided"]))
-        missing = tuple((schema, table) for schema, table in fields["missing"])
-        return cls(**{**fields, "tables": tables, "decided": decided, "missing": missing})
+        return _ANSWER.validate_python(fields)
 
 
-def _decided(fields: dict[str, Any]) -> VerifiedTable:
-    names = ("by_value", "transactions", "differences")
-    return VerifiedTable(**{**fields, **{name: tuple(fields[name]) for name in names}})
-
-
-def _table(fields: dict[str, Any]) -> AskedTable:
-    ranges, digests = fields["ranges"], {int(n): Digest(**digest) for n, digest in fields["digests"].items()}
-    return AskedTable(
-        fields["schema"],
-        fields["table"],
-        tuple(fields["columns"]),
-        Ranges(**{**ranges, **{name: tuple(own) for name, own in ranges.items() if isinstance(own, list)}}),
-        digests,
-        {int(number): rows for number, rows in fields["rows"].items()},
-    )
+_ANSWER = TypeAdapter(ServerAnswer)
 
 
 def answer_file(spark: SparkSession, config: Config) -> SharedFile:
