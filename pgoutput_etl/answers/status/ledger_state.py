@@ -24,7 +24,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.reasons import ReasonKind, kind_of, with_reason
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
-from pgoutput_etl.targets.plan import SKIPPED, TableState
+from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Leftovers
 
@@ -60,22 +60,16 @@ def held_tables(conditions: Iterable[TableCondition]) -> tuple[TableOnHold, ...]
     return tuple(TableOnHold(table.schema, table.table, table.lsn, table.reason) for table in held)
 
 
-def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
+def complete_since(states: Iterable[TableState]) -> dict[str, str]:
     """The value of `Status.complete_since`, by table. Tables that an older version wrote are left out."""
-    tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
-    since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
-    return dict(sorted(since.items()))
+    known = {state.full_name: state.complete_since for state in states if state.complete_since is not None}
+    return {name: f"{since.kind.value} at {format_lsn(since.lsn)}" for name, since in sorted(known.items())}
 
 
 def verified_tables(reader: LedgerReader, states: Mapping[int, TableState]) -> dict[str, str]:
     """The value of `Status.verified_through`, by table."""
     through = verified_through(reader.rows("verifications", ("oid", "lsn")))
     return dict(sorted((states[o].full_name, format_lsn(lsn)) for o, lsn in through.items() if o in states))
-
-
-def table_count(last: Mapping[str, Any] | None) -> int:
-    """The number of tables that the configuration doesn't skip."""
-    return sum(table["status"] != SKIPPED for table in (last or {}).get("tables") or ())
 
 
 def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> UnfinishedTransactions:

@@ -16,7 +16,6 @@ from pgoutput_etl.answers.status.ledger_state import (
     held_tables,
     open_transactions,
     quarantine,
-    table_count,
     table_states,
     unfinished,
     verified_tables,
@@ -30,7 +29,7 @@ from pgoutput_etl.ledger.recent_batches import RecentBatches, commit_time, iso, 
 from pgoutput_etl.ledger.tables import DROPPED, dropped_in
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.drops import dropped_names
-from pgoutput_etl.targets.plan import snapshots_ahead
+from pgoutput_etl.targets.plan import SKIPPED, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks
 
 
@@ -53,6 +52,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
         committed, states = commit_time(batches.last), table_states(batches.last)
         lsn = 0 if batches.last is None else batches.last["last_commit_lsn"] or 0
         conditions = conditions_of(states.values(), config)
+        not_skipped = [state for state in states.values() if state.status != SKIPPED]
         age = None if committed is None else (now - committed).total_seconds()
         found = Status(
             config.source.name,
@@ -63,7 +63,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             last_commit_time=None if committed is None else iso(committed),
             commit_age_seconds=None if age is None else round(age, 3),
             is_stale=_is_stale(age, request.max_age),
-            tables=table_count(batches.last),
+            tables=len(not_skipped),
             claim=claim.result(),
             unfinished=unfinished(batches.begun, claim.result()),
             waiting=folder.waiting,
@@ -72,7 +72,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             held=held_tables(conditions),
             conditions=conditions,
             ahead=snapshots_ahead(states, lsn),
-            complete_since=complete_since(batches.last),
+            complete_since=complete_since(not_skipped),
             verified_through=verified_tables(reader, states),
             swaps=swap_remarks(states),
             dropped=dropped_names(config, dropped_in(reader.rows("catalog", DROPPED, batches.since)), states),
