@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
@@ -38,7 +39,7 @@ def print_schema_commands(commands: Sequence[SchemaCommand], console: Console | 
 
 
 def schema_commands_json(commands: Sequence[SchemaCommand]) -> str:
-    return json.dumps([command.to_dict() for command in commands], indent=2)
+    return json.dumps([asdict(command) for command in commands], indent=2)
 
 
 def print_report(report: ArchiveReport, console: Console | None = None) -> None:

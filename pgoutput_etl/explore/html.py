@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from pgoutput_etl.console import counted
 from pgoutput_etl.identifiers import printable
 from pgoutput_etl.inspection.report_model import ArchiveReport
 
@@ -19,9 +20,8 @@ def summary_line(report: ArchiveReport) -> str:
     ended = ", ".join(f"{count:,} {status}" for status, count in report.transactions.items() if count)
     damaged = "; damaged or incomplete" if report.is_damaged else ""
     messages = sum(report.messages.values())
-    files = f"{len(report.files):,} file{'' if len(report.files) == 1 else 's'}"
     content = f"{report.content_bytes:,} bytes of content, {messages:,} messages"
-    return f"{files}, {content}; transactions: {ended or 'none'}{damaged}"
+    return f"{counted(len(report.files), 'file')}, {content}; transactions: {ended or 'none'}{damaged}"
 
 
 def report_html(report: ArchiveReport) -> str:

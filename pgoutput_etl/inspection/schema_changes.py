@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from pgoutput_etl.inspection.archive import Inspection, Runner
 from pgoutput_etl.inspection.file_scan import catalog_messages
@@ -25,9 +24,6 @@ class SchemaCommand:
     schema: str
     table: str
     changes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def schema_commands(

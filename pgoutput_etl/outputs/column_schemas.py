@@ -33,18 +33,15 @@ class SchemaVersion:
     lsn: int
 
 
-def write_schemas(config: Config, folder: str) -> int:
-    """Writes `<schema>/<table>/<version>.schema.json` and `.avsc`. Returns the number of versions. Raises RunError."""
+def write_schemas(config: Config, folder: str) -> None:
+    """Writes `<schema>/<table>/<version>.schema.json` and `.avsc`. Raises RunError."""
     reader = LedgerReader.of(config)
     types = user_types(reader, config.types)
-    count = 0
     try:
         for version in schema_versions(reader.rows("batches", _BATCH)):
             _write(Path(folder), config.source.name, version, types)
-            count += 1
     except OSError as error:
         raise RunError(f"{folder}: the schemas can't be written: {error.strerror}") from None
-    return count
 
 
 _BATCH = ("batch", "status", "last_commit_lsn", "tables")

@@ -23,7 +23,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.targets.column_descriptions import TargetColumn
 
 if TYPE_CHECKING:
-    from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
 
 _PRODUCER = "pkg:pypi/pgoutput-etl"  # a package URL, because the producer must be a URI
 
@@ -85,32 +85,26 @@ class LineageEvents(RunOutput):
             )
 
     def start(self) -> None:
-        from openlineage.client.event_v2 import RunState
-
         if not self.has_started:
             self.has_started = True
-            self._emit(RunState.START, self.began)
+            self._emit("START", self.began)
 
     def end(self, run: EndedRun) -> None:
-        from openlineage.client.event_v2 import RunState
-
         if run.found_nothing:
             return
         if run.error is not None:
-            self._end(RunState.FAIL, {"errorMessage": self._failure(run.error)})
+            self._end("FAIL", {"errorMessage": self._failure(run.error)})
             return
         inputs = [self._input(table) for table in run.written]
         by_dataset: dict[tuple[str, str], list[WrittenTable]] = {}
         for table in run.written:
             by_dataset.setdefault(dataset_name(table.place), []).append(table)
         outputs = [self._output(dataset, written) for dataset, written in by_dataset.items()]
-        self._end(RunState.COMPLETE, inputs=inputs, outputs=outputs)
+        self._end("COMPLETE", inputs=inputs, outputs=outputs)
 
     def abort(self) -> None:
-        from openlineage.client.event_v2 import RunState
-
         if self.has_started:
-            self._end(RunState.ABORT)
+            self._end("ABORT")
 
     def _failure(self, error: Exception) -> Any:
         """Only has the error's class: its text is for people and may be long."""
@@ -118,18 +112,16 @@ class LineageEvents(RunOutput):
 
         return error_message_run.ErrorMessageRunFacet(type(error).__name__, "PYTHON", producer=_PRODUCER)
 
-    def _end(self, state: RunState, run_facets: Mapping[str, Any] | None = None, **datasets: Any) -> None:
+    def _end(self, state: str, run_facets: Mapping[str, Any] | None = None, **datasets: Any) -> None:
         try:
             self.start()
         finally:
             self._emit(state, datetime.now(timezone.utc), run_facets, **datasets)
 
-    def _emit(
-        self, state: RunState, time: datetime, run_facets: Mapping[str, Any] | None = None, **datasets: Any
-    ) -> None:
-        """Sends an event. datasets: `inputs` and `outputs`."""
+    def _emit(self, state: str, time: datetime, run_facets: Mapping[str, Any] | None = None, **datasets: Any) -> None:
+        """Sends an event. state: the name of a RunState. datasets: `inputs` and `outputs`."""
         from openlineage.client import OpenLineageClient
-        from openlineage.client.event_v2 import Job, Run, RunEvent
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import job_type_job
         from openlineage.client.uuid import generate_new_uuid
 
@@ -137,7 +129,9 @@ class LineageEvents(RunOutput):
         kind = job_type_job.JobTypeJobFacet("BATCH", "PGOUTPUT_ETL", "JOB", producer=_PRODUCER)
         job = Job(os.environ.get(_NAMESPACE) or "default", f"pgoutput_etl.{self.source}.{self.job}", {"jobType": kind})
         run = Run(self._run_id, dict(run_facets or {}))
-        event = RunEvent(eventType=state, eventTime=time.isoformat(), run=run, job=job, producer=_PRODUCER, **datasets)
+        event = RunEvent(
+            eventType=RunState[state], eventTime=time.isoformat(), run=run, job=job, producer=_PRODUCER, **datasets
+        )
         client = OpenLineageClient()
         try:
             client.emit(event)
