@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.changes.events import WITHHELD, width_error
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.explore.archive_rows import RowView, filter_rows, sequence, times, versions_of
+from pgoutput_etl.explore.archive_rows import RowView, filter_rows, sequence, times
+from pgoutput_etl.inspection.file_scan import versions_of
+from pgoutput_etl.inspection.message_lines import text_of
 from pgoutput_etl.masking.mask_rows import spelled_alike
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, TupleData
@@ -40,7 +42,7 @@ JSON_CHANGES = pa.schema(
     ]
 )
 
-_NULL, _UNCHANGED, _TEXT, _BINARY = b"nutb"
+_NULL, _, _TEXT, _BINARY = b"nutb"
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")  # not NaN or Infinity
 
@@ -139,10 +141,7 @@ def _json(column_type: ColumnType, sent: Sequence[tuple[int, bytes]], binary: bo
     name = column_type.name.partition("(")[0]
     for text in texts:
         assert text is not None
-        try:
-            shown = text.decode()
-        except UnicodeDecodeError:
-            shown = f"\\x{text.hex()}"
+        shown = text_of(text)
         if name in ("json", "jsonb") or (name in _NUMBERS and _NUMBER.fullmatch(shown)):
             yield shown
         elif name == "bool":

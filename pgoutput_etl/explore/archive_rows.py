@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.changes.event_log import MESSAGES_PER_FILE, ROWS_PER_MESSAGE
-from pgoutput_etl.changes.fast_events import versions_in_force
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.archive import Inspection
-from pgoutput_etl.inspection.file_scan import FragmentCounter, FragmentTotals
+from pgoutput_etl.inspection.file_scan import FragmentCounter, FragmentTotals, versions_of
 from pgoutput_etl.inspection.message_lines import InspectionContext, MessageLine, print_lines
 from pgoutput_etl.inspection.report import transaction_report
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
@@ -187,15 +185,6 @@ def sequence(file: pa.Array, ordinal: pa.Array) -> pa.Array:
     return pc.multiply(pc.add(pc.multiply(file, MESSAGES_PER_FILE), ordinal), ROWS_PER_MESSAGE)
 
 
-def versions_of(rows: pa.RecordBatch, decided: StatusColumns, versions: RelationVersions) -> npt.NDArray[np.int64]:
-    """The number of the relation's version for each row; -1 for none."""
-    positions = pa.RecordBatch.from_arrays(
-        [rows.column("file"), rows.column("ordinal"), decided.scope], names=["file", "ordinal", "scope"]
-    )
-    numbers: npt.NDArray[np.int64] = versions_in_force(positions, versions)
-    return numbers
-
-
 def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int, RelationVersions]) -> pa.Array:
     """schema.table of each row, or "OID n" without a Relation message."""
     names: list[str] = []
@@ -207,7 +196,7 @@ def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int,
         row_numbers = np.full(pc.sum(mask).as_py(), len(names) - 1)
         if oid in versions:
             row_numbers += versions_of(*filter_rows(rows, decided, mask), versions[oid]) + 1
-            names += [f"{relation.namespace}.{relation.name}" for relation in versions[oid].relations]
+            names += [relation.full_name for relation in versions[oid].relations]
         numbers[mask.to_numpy(zero_copy_only=False)] = row_numbers
     return pa.array(names, pa.string()).take(pa.array(numbers))
 

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from pgoutput_etl.changes.event_log import TRUNCATED, every_event, old_keys
 from pgoutput_etl.changes.events import MOVED_IN, MOVED_OUT, ROW_SCHEMA, UPDATED
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.explore.archive_rows import RowView, filter_rows, sequence, versions_of
+from pgoutput_etl.explore.archive_rows import RowView, filter_rows, sequence
+from pgoutput_etl.inspection.file_scan import versions_of
 from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape, table_shape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -66,7 +67,7 @@ class RowQuery:
         shapes: dict[int, dict[int, TableShape]] = {}
         for oid, versions in view.versions.items():
             for number, relation in enumerate(versions.relations):
-                if f"{relation.namespace}.{relation.name}" == table:
+                if relation.full_name == table:
                     every = frozenset(range(len(relation.columns)))
                     partitions = view.partitions[oid]
                     shape = table_shape(relation, versions, key, every, True, view.user_types, partitions=partitions)

@@ -94,21 +94,21 @@ def _without_tuples(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
+def _blocks(heads: bytes, kind: BlockKind | None = None) -> Iterator[dict[str, Any]]:
+    """kind: None for all."""
     if heads:
         with pa.ipc.open_stream(heads) as reader:
             for batch in reader:
-                yield from batch.to_pylist()
+                yield from (block for block in batch.to_pylist() if kind is None or block["kind"] == kind.value)
 
 
 def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
     """Xid and fragment of each of a file's ordinary transactions that has one of the given xids."""
     fragments = []
-    for block in _blocks(heads):
-        if block["kind"] == BlockKind.COMMIT.value:
-            rows = unpacked(block, ["top_xid", "file", "unit"])
-            rows = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
-            fragments += [(row["top_xid"], (row["file"], row["unit"])) for row in rows.to_pylist()]
+    for block in _blocks(heads, BlockKind.COMMIT):
+        rows = unpacked(block, ["top_xid", "file", "unit"])
+        rows = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
+        fragments += [(row["top_xid"], (row["file"], row["unit"])) for row in rows.to_pylist()]
     return fragments
 
 
@@ -194,12 +194,11 @@ def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) ->
 def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, Integers]:
     """Xid, LSN, and status (an index of STATUSES) of a file's ordinary transactions."""
     parts: list[tuple[Integers, Integers, Integers]] = []
-    for block in _blocks(heads):
-        if block["kind"] == BlockKind.COMMIT.value:
-            rows = statuses.of_batch(unpacked(block, DECIDED_BY))
-            decided = statuses.decide(rows)
-            xid, lsn = decided.top_xid.fill_null(-1).to_numpy(), decided.commit_lsn.fill_null(-1).to_numpy()
-            parts.append((xid, lsn, decided.status.astype(np.int64)))
+    for block in _blocks(heads, BlockKind.COMMIT):
+        rows = statuses.of_batch(unpacked(block, DECIDED_BY))
+        decided = statuses.decide(rows)
+        xid, lsn = decided.top_xid.fill_null(-1).to_numpy(), decided.commit_lsn.fill_null(-1).to_numpy()
+        parts.append((xid, lsn, decided.status.astype(np.int64)))
     empty = np.zeros(0, np.int64)
     xid, lsn, status = (np.concatenate([empty, *(part[i] for part in parts)]) for i in (0, 1, 2))
     is_known = lsn >= 0
@@ -209,15 +208,14 @@ def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, I
 def catalog_messages(heads: bytes, statuses: StatusLookup) -> dict[int, tuple[int | None, int | None, int | None]]:
     """Xid, commit LSN, and commit time of the transaction of each committed catalog Message in a file, by ordinal."""
     found: dict[int, tuple[int | None, int | None, int | None]] = {}
-    for block in _blocks(heads):
-        if block["kind"] == BlockKind.CONTROL.value:
-            rows = unpacked(block, (*DECIDED_BY, "ordinal", "tag"))
-            rows = statuses.of_batch(rows.filter(pc.equal(rows.column("tag"), CATALOG_TAG)))
-            decided = statuses.decide(rows)
-            columns = (decided.top_xid, decided.commit_lsn, decided.commit_ts)
-            values = zip(*(column.to_pylist() for column in columns), strict=True)
-            ordinals, is_committed = rows.column("ordinal").to_pylist(), decided.status == COMMITTED
-            found |= {o: v for o, v, counts in zip(ordinals, values, is_committed, strict=True) if counts}
+    for block in _blocks(heads, BlockKind.CONTROL):
+        rows = unpacked(block, (*DECIDED_BY, "ordinal", "tag"))
+        rows = statuses.of_batch(rows.filter(pc.equal(rows.column("tag"), CATALOG_TAG)))
+        decided = statuses.decide(rows)
+        columns = (decided.top_xid, decided.commit_lsn, decided.commit_ts)
+        values = zip(*(column.to_pylist() for column in columns), strict=True)
+        ordinals, is_committed = rows.column("ordinal").to_pylist(), decided.status == COMMITTED
+        found |= {o: v for o, v, counts in zip(ordinals, values, is_committed, strict=True) if counts}
     return found
 
 
@@ -229,12 +227,14 @@ def undescribed(heads: bytes, statuses: StatusLookup, versions: Mapping[int, Rel
         if oid is not None and oid not in found:
             rows = statuses.of_batch(unpacked(block, (*DECIDED_BY, "ordinal")))
             decided = statuses.decide(rows)
-            positions = pa.RecordBatch.from_arrays(
-                [rows.column("file"), rows.column("ordinal"), decided.scope], names=["file", "ordinal", "scope"]
-            )
-            numbers = versions_in_force(positions, versions.get(oid, RelationVersions(oid, (), {})))
+            numbers = versions_of(rows, decided, versions.get(oid, RelationVersions(oid, (), {})))
             found |= {oid} if (numbers[decided.status == COMMITTED] == UNDESCRIBED).any() else set()
     return found
+
+
+def versions_of(rows: pa.RecordBatch, decided: StatusColumns, versions: RelationVersions) -> Integers:
+    """The number of the relation's version for each row; -1 for none."""
+    return versions_in_force(rows.append_column("scope", decided.scope), versions)
 
 
 def _count_commits(

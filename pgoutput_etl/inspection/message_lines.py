@@ -279,7 +279,7 @@ class MessageDescription:
         self.line.what = what
 
     def _relation(self, message: m.Relation) -> None:
-        name = f"{message.namespace}.{message.name}"
+        name = message.full_name
         types = self.context.user_types
         columns = ", ".join(f"{c.name} {type_of(c, types).name}{' key' if c.is_key else ''}" for c in message.columns)
         identity = message.replica_identity.name.lower()
@@ -292,13 +292,13 @@ class MessageDescription:
         what = f"Message {message.prefix!r}, {kind}, {counted(len(message.content), 'byte')}"
         self._named(what, message.prefix)
         if self.context.shows_values:
-            self.line.values["content"] = {"content": _text(message.content)}
+            self.line.values["content"] = {"content": text_of(message.content)}
 
     def _change(self, message: m.Insert | m.Update | m.Delete | m.Truncate) -> None:
         oids = message.relation_oids if isinstance(message, m.Truncate) else (message.relation_oid,)
         relations = [self._relation_of(oid) for oid in oids]
         tables = tuple(
-            f"OID {oid}" if relation is None else f"{relation.namespace}.{relation.name}"
+            f"OID {oid}" if relation is None else relation.full_name
             for oid, relation in zip(oids, relations, strict=True)
         )
         self.line.tables = self.line.names = tables
@@ -339,10 +339,11 @@ class MessageDescription:
 
 
 def _shown(kind: int, value: bytes) -> str:
-    return f"\\x{value.hex()}" if kind == _BINARY else _text(value)
+    return f"\\x{value.hex()}" if kind == _BINARY else text_of(value)
 
 
-def _text(value: bytes) -> str:
+def text_of(value: bytes) -> str:
+    """PostgreSQL's text, or its bytes as hexadecimal digits if it isn't UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
