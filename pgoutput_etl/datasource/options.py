@@ -18,6 +18,7 @@ from pgoutput_etl.changes.events import DELETED, INSERTED, UPDATED
 from pgoutput_etl.config.settings import Config, OnError, load_config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.options import words
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.timestamps import parse_time
 
@@ -117,7 +118,7 @@ class ReadOptions:
         return cls(
             paths,
             kind,
-            _value(options, "tables", _listed, ()),
+            _value(options, "tables", words, ()),
             Narrowing(
                 _value(options, "from_lsn", parse_lsn, None),
                 _value(options, "to_lsn", parse_lsn, None),
@@ -156,11 +157,7 @@ def _member(kind: type[E]) -> Callable[[str], E]:
     return parse
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def _ops(text: str) -> tuple[str, ...]:
-    if not set(_listed(text)) <= set(_OPS):
+    if not set(words(text)) <= set(_OPS):
         raise ValueError(f"expected some of {', '.join(_OPS)}, separated by commas")
-    return _listed(text)
+    return words(text)

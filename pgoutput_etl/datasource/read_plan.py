@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.console import counted, no_progress
 from pgoutput_etl.datasource.json_changes import JSON_CHANGES, json_batches
 from pgoutput_etl.datasource.options import COMMIT_LSN, COMMIT_TS, OP, Kind, Narrowing, ReadOptions
-from pgoutput_etl.datasource.storage import ArchiveStorage, list_archive
+from pgoutput_etl.datasource.storage import ArchiveStorage
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.explore.archive_rows import (
     TRANSACTIONS,
@@ -100,8 +100,11 @@ class ReadPlan:
     def schema(self) -> pa.Schema:
         return pa.schema([(name, self.rows.schema.field(source).type) for name, source in self.rows.names.items()])
 
-    def parts(self) -> list[list[str]]:
-        """The files of each task, in order."""
+    def parts(self) -> list[list[str] | None]:
+        """What each task reads: see `read`."""
+        return [*self._files_of_tasks(), *([] if self.rows.more is None else [None])]
+
+    def _files_of_tasks(self) -> list[list[str]]:
         if self.rows.read is None:
             return []
         if self.rows.is_one_part:
@@ -130,13 +133,8 @@ class ReadPlan:
                 yield narrowed
 
 
-def plan_read(options: ReadOptions) -> ReadPlan:
-    """Inspects the archive on all cores. Raises ConfigError and ArchiveError."""
-    return plan_listed(options, *list_archive(options.paths))[0]
-
-
-def plan_listed(options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> tuple[ReadPlan, Inspection]:
-    """Like `plan_read`, for files that are already listed."""
+def plan_read(options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> tuple[ReadPlan, Inspection]:
+    """Inspects the archive on all cores. landed: its files. Raises ConfigError and ArchiveError."""
     types = {} if options.config is None else options.config.types
     with local_runner(options.framing, storage.read) as runner:
         inspection = inspect_archive(landed, runner, no_progress)

@@ -43,8 +43,7 @@ class ArchiveReader(DataSourceReader):
         self.plan = plan
 
     def partitions(self) -> list[InputPartition]:
-        parts = [InputPartition(part) for part in self.plan.parts()]
-        return parts if self.plan.rows.more is None else [*parts, InputPartition(None)]
+        return [InputPartition(part) for part in self.plan.parts()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self.plan.read(partition.value)

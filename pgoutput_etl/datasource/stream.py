@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.datasource.options import COMMIT_LSN, Kind, ReadOptions
-from pgoutput_etl.datasource.read_plan import ReadPlan, plan_listed
+from pgoutput_etl.datasource.read_plan import ReadPlan, plan_read
 from pgoutput_etl.datasource.storage import ArchiveStorage, list_archive
 from pgoutput_etl.datasource.stream_offset import StreamedFiles, StreamOffset
 from pgoutput_etl.errors import ArchiveError, ConfigError
@@ -68,7 +68,7 @@ class PlannedArchive:
 
     @classmethod
     def of_listing(cls, options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> PlannedArchive:
-        plan, inspection = plan_listed(options, landed, storage)
+        plan, inspection = plan_read(options, landed, storage)
         return cls(options.kind, landed.table, plan, StreamedFiles.of(inspection))
 
     @cached_property
@@ -118,8 +118,7 @@ class ArchiveStream:
         plan, kind = self._archive.plan, self.options.kind
         if kind is not Kind.MESSAGES:
             plan = replace(plan, narrowing=plan.narrowing.within(start.lsn, end.lsn))
-        files = [*plan.parts(), *([] if plan.rows.more is None else [None])]
-        return [StreamPart(plan, part, kind, start.lsn, end.lsn) for part in files]
+        return [StreamPart(plan, part, kind, start.lsn, end.lsn) for part in plan.parts()]
 
     def _look(self) -> None:
         """Inspects the archive, unless its files are the same as last time."""

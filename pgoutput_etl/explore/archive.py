@@ -17,13 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pandas as pd
 import pyarrow as pa
 
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.explore.archive_rows import (
     CHANGES,
@@ -39,7 +39,7 @@ from pgoutput_etl.explore.archive_rows import (
 from pgoutput_etl.explore.html import report_html, summary_line
 from pgoutput_etl.explore.table_rows import RowQuery, table_batches
 from pgoutput_etl.inspection.archive import Inspection, inspect_archive, inspection_contexts
-from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local, read_local
+from pgoutput_etl.inspection.local_runner import is_local, list_local, local_runner, read_local
 from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
@@ -109,15 +109,14 @@ class ArchiveView(ABC, Generic[FrameT]):
     def transactions(self) -> FrameT:
         """One row for each time a transaction was sent: xid, kind, fate, commit_lsn, commit_time, changes,
         aborted_changes, bytes, gid, origin, file. In commit order; transactions without a commit come last."""
-        view, own = self._view, own_transactions(self._inspection)
-        return self._frame(lambda p, c: transaction_batches(p, c, view), TRANSACTIONS, ("commit_lsn", "xid"), own)
+        read, own = partial(transaction_batches, view=self._view), own_transactions(self._inspection)
+        return self._frame(read, TRANSACTIONS, ("commit_lsn", "xid"), own)
 
     @property
     def changes(self) -> FrameT:
         """One row per change, in archive order: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq,
         relation, file, offset, lsn. Only `rows` has cell values."""
-        view = self._view
-        return self._frame(lambda p, c: change_batches(p, c, view), CHANGES)
+        return self._frame(partial(change_batches, view=self._view), CHANGES)
 
     @property
     def messages(self) -> FrameT:
@@ -158,7 +157,7 @@ class ArchiveView(ABC, Generic[FrameT]):
         statuses = frozenset(TransactionStatus if fate is None else [_member(TransactionStatus, fate, "fate")])
         query = RowQuery.of_inspection(view, table, None if key is None else tuple(key), statuses, where or {})
         order = ("_pg_commit_lsn", "_pg_seq")
-        return self._frame(lambda p, c: table_batches(p, c, view, query), query.schema, order)
+        return self._frame(partial(table_batches, view=view, query=query), query.schema, order)
 
     @abstractmethod
     def _frame(
@@ -249,6 +248,6 @@ def read_archive(
         raise ConfigError(f"{remote[0]} is not a local path: use read_archive(…, spark)")
     landed = list_local(listed)
     # A single process: others would again run a script that calls this function at module level.
-    with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), file_framing) as runner:
-        inspection = inspect_archive(landed, runner, lambda _line: None)
+    with local_runner(file_framing, processes=1) as runner:
+        inspection = inspect_archive(landed, runner, no_progress)
     return Archive(inspection, RowView.of_inspection(inspection, types or {}, file_framing))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.explore.archive_rows import RowView, with_path
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
@@ -19,7 +20,7 @@ from pgoutput_etl.spark.connect import frame
 def inspect_on_spark(spark: SparkSession, paths: Iterable[str], framing: Framing) -> tuple[Inspection, int]:
     """The inspection, and the largest readable file size in bytes."""
     with SparkRunner(spark, framing) as runner:
-        inspection = inspect_archive(list_on_spark(spark, paths), runner, lambda _line: None)
+        inspection = inspect_archive(list_on_spark(spark, paths), runner, no_progress)
     return inspection, size_limit(spark)
 
 

@@ -161,10 +161,12 @@ def _print_to(path: Path, context: InspectionContext) -> Path:
 
 
 @contextmanager
-def local_runner(framing: Framing = Framing.AUTO, read: Callable[[str], bytes] = read_local) -> Iterator[LocalRunner]:
-    """A runner with a separate folder and one process per processor. Valid within the context."""
+def local_runner(
+    framing: Framing = Framing.AUTO, read: Callable[[str], bytes] = read_local, processes: int = os.cpu_count() or 1
+) -> Iterator[LocalRunner]:
+    """A runner with a separate folder. Valid within the context."""
     with (
         TemporaryDirectory(prefix="pgoutput-etl.") as folder,
-        LocalRunner(Path(folder), framing, os.cpu_count() or 1, read) as runner,
+        LocalRunner(Path(folder), framing, processes, read) as runner,
     ):
         yield runner

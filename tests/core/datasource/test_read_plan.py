@@ -14,7 +14,8 @@ import pytest
 
 from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.datasource.options import ReadOptions
-from pgoutput_etl.datasource.read_plan import ReadPlan, plan_read
+from pgoutput_etl.datasource.read_plan import ReadPlan
+from pgoutput_etl.datasource.stream import PlannedArchive
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.explore.archive import read_archive
 from pgoutput_etl.explore.table_rows import ADDED_COLUMNS
@@ -62,13 +63,13 @@ Rows = list[dict[str, Any]]
 
 def planned(path: Path, **options: str) -> ReadPlan:
     """As tasks get it."""
-    plan: ReadPlan = pickle.loads(pickle.dumps(plan_read(ReadOptions.of({"path": str(path), **options}))))
+    plan: ReadPlan = pickle.loads(pickle.dumps(PlannedArchive.of(ReadOptions.of({"path": str(path), **options})).plan))
     return plan
 
 
 def rows_of(path: Path, **options: str) -> Rows:
     plan = planned(path, **options)
-    batches = [batch for part in (*plan.parts(), None) for batch in plan.read(part)]
+    batches = [batch for part in plan.parts() for batch in plan.read(part)]
     assert all(batch.schema == plan.schema for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -267,7 +268,7 @@ def test_options_narrow_rows_and_files(tmp_path: Path) -> None:
     assert lsns(ops="D, T", tables="public.t") == [300]
 
     def files(**options: str) -> list[str]:
-        return [Path(path).name[:3] for part in planned(archive, **options).parts() for path in part]
+        return [Path(path).name[:3] for part in planned(archive, **options).parts() for path in part or ()]
 
     assert files() == ["000", "001", "002"]
     assert files(to_lsn="0/64") == ["000"]
@@ -316,7 +317,7 @@ def test_masks_of_the_configuration_apply(tmp_path: Path, monkeypatch: pytest.Mo
     [change] = rows_of(archive, config=str(config))
     assert json.loads(change["after"]) == {"id": "1", "mail": row["mail"], "n": "hidden"}
     assert "note" not in json.dumps(rows_of(archive, config=str(config), kind="relations"))
-    of_landing = plan_read(ReadOptions.of({"config": str(config)}))
+    of_landing = PlannedArchive.of(ReadOptions.of({"config": str(config)})).plan
     sources = f"[{{name: other, landing: x}}, {{name: shop, landing: {folder}}}]"
     several = tmp_path / "several.yaml"
     several.write_text(f"sources: {sources}\ntarget: {{root: out}}\ntables: {rules}\n", encoding="utf-8")
@@ -364,7 +365,9 @@ def test_files_of_a_url(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         memory.pipe(f"/lake/shop/{path.name}", path.read_bytes())
     memory.pipe("/lake/shop/_SUCCESS", b"")
-    plans = [plan_read(ReadOptions.of({"path": f"memory://lake/{path}"})) for path in ("shop", "sh*/*.copydata")]
+    plans = [
+        PlannedArchive.of(ReadOptions.of({"path": f"memory://lake/{path}"})).plan for path in ("shop", "sh*/*.copydata")
+    ]
     for plan in plans:
         rows = [row for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()]
         assert [row["_xid"] for row in rows] == [1, 2]
@@ -373,9 +376,9 @@ def test_files_of_a_url(tmp_path: Path) -> None:
         list(plans[0].read(plans[0].parts()[0]))
     for missing in ("memory://lake/nothing", str(tmp_path / "nothing")):
         with pytest.raises(ConfigError, match="does not exist"):
-            plan_read(ReadOptions.of({"path": missing}))
+            PlannedArchive.of(ReadOptions.of({"path": missing}))
     with pytest.raises(ConfigError, match=r"x-y://lake: .*pgoutput-etl\[storage\]"):
-        plan_read(ReadOptions.of({"path": "x-y://lake"}))
+        PlannedArchive.of(ReadOptions.of({"path": "x-y://lake"}))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import fsspec
 import pytest
 
 from pgoutput_etl.datasource.options import ReadOptions
-from pgoutput_etl.datasource.read_plan import plan_read
 from pgoutput_etl.datasource.stream import ArchiveStream, PlannedArchive, StreamPart
 from pgoutput_etl.datasource.stream_offset import StreamOffset
 from pgoutput_etl.errors import ArchiveError, ConfigError
@@ -68,8 +67,8 @@ def rows_in(parts: Iterable[StreamPart]) -> Rows:
 
 
 def batch_rows(path: Path, **options: str) -> Rows:
-    plan = plan_read(ReadOptions.of({"path": str(path), **options}))
-    rows = [row for part in (*plan.parts(), None) for batch in plan.read(part) for row in batch.to_pylist()]
+    plan = PlannedArchive.of(ReadOptions.of({"path": str(path), **options})).plan
+    rows = [row for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()]
     return [row for row in rows if options.get("kind") != "transactions" or row["status"] in ONCE_COMMITTED]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.datasource.options import ReadOptions
-from pgoutput_etl.datasource.read_plan import plan_read
+from pgoutput_etl.datasource.stream import PlannedArchive
 from tests.support.captures import DATA, files_of
 from tests.support.spark_servers import LIGHT, SMALL_APPLICATION, connect_server, environment
 
@@ -44,7 +44,7 @@ def test_a_batch_and_a_stream_through_a_connect_server(tmp_path: Path, landing: 
             done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             streamed, read = json.loads(done.stdout)
-            plan = plan_read(ReadOptions.of({"path": str(landing)}))
+            plan = PlannedArchive.of(ReadOptions.of({"path": str(landing)})).plan
             want = [row for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()]
             assert streamed == read == sorted(map(repr, want))
             counts.append(len(want))

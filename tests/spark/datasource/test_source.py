@@ -15,7 +15,7 @@ from pyspark.version import __version__ as version
 
 import pgoutput_etl as pg
 from pgoutput_etl.datasource.options import ReadOptions
-from pgoutput_etl.datasource.read_plan import plan_read
+from pgoutput_etl.datasource.stream import PlannedArchive
 from tests.support.captures import DATA, files_of
 
 pytestmark = pytest.mark.spark
@@ -41,8 +41,8 @@ def pgoutput(spark: SparkSession) -> SparkSession:
     ],
 )
 def test_spark_reads_what_the_plan_reads(pgoutput: SparkSession, options: dict[str, str]) -> None:
-    plan = plan_read(ReadOptions.of({"path": str(SLOT), **options}))
-    want = [row for part in (*plan.parts(), None) for batch in plan.read(part) for row in batch.to_pylist()]
+    plan = PlannedArchive.of(ReadOptions.of({"path": str(SLOT), **options})).plan
+    want = [row for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()]
     frame = pgoutput.read.format("pgoutput").options(**options).load(str(SLOT))
     rows = frame.toArrow()
     assert rows.schema.names == plan.schema.names
@@ -92,7 +92,7 @@ def test_a_stream_into_delta_is_exactly_once(pgoutput: SparkSession, tmp_path: P
     if tuple(map(int, version.split(".")[:2])) < (4, 2):  # the run only repeated the micro-batch
         assert len([*(tmp_path / "checkpoint" / "commits").glob("[0-9]*")]) == 2
         run().awaitTermination()
-    plan = plan_read(ReadOptions.of({"path": str(landing)}))
+    plan = PlannedArchive.of(ReadOptions.of({"path": str(landing)})).plan
     want = [row for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()]
     have = pgoutput.read.format("delta").load(str(target)).toArrow().to_pylist()
     assert Counter(map(repr, have)) == Counter(map(repr, want))
