@@ -78,34 +78,34 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options. server: a URL."""
-    loaded_alone = {why: tables for kind, why in _LOADED_ALONE.items() if (tables := _held_by(findings, kind))}
-    rebuilt_alone = {why: tables for kind, why in _REBUILT_ALONE.items() if (tables := _held_by(findings, kind))}
-    alone = (*loaded_alone.values(), *rebuilt_alone.values())
-    rebuilt = len(findings.held) - sum(map(len, alone))
-    left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
-    unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
-    misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
-    if len(left_unread) + len(unreadable) + len(misplaced) < len(findings.refused_files):
+    alone = {kind: tables for kind in _ALONE if (tables := _held_by(findings, kind))}
+    rebuilt = len(findings.held) - sum(map(len, alone.values()))
+    endings = set(map(_ending, findings.refused_files))
+    if None in endings:
         yield _REFUSED, APPLY
     if findings.quarantined_transactions or any(kind_of(damage) is not ReasonKind.TORN for damage in findings.damages):
         yield _QUARANTINED, REDRIVE
-    elif unreadable:
+    elif HELD_FROM_HERE in endings:
         yield _UNREADABLE, REDRIVE
-    elif misplaced:
+    elif MISPLACED in endings:
         yield _MISPLACED, REDRIVE
     elif rebuilt:
         yield f"{_are(rebuilt, 'held')}: {_HELD}", REDRIVE
-    if left_unread:
+    if LEFT_UNREAD in endings:
         yield _LEFT_UNREAD, REDRIVE
-    for why, tables in loaded_alone.items():
-        yield f"{_are(len(tables), 'held')}: {why}", snapshot_of(tables, server)
-    for why, tables in rebuilt_alone.items():
-        yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", patterns_of(tables))
+    for kind, tables in alone.items():
+        job = snapshot_of(tables, server) if kind in _LOADED_ALONE else _rebuild(tables)
+        yield f"{_are(len(tables), 'held')}: {_ALONE[kind]}", job
     if findings.commits_without_prepare:
         yield _WITHOUT_PREPARE, ACCEPT_GAP
     if findings.ahead:
         last = format_lsn(max(findings.ahead.values()))
         yield f"{_are(len(findings.ahead), 'ahead')}: land the archive through LSN {last}, then run:", APPLY
+
+
+def _ending(refused_file: str) -> str | None:
+    """The end of a refused file's reason, if it tells what to do."""
+    return next(filter(refused_file.endswith, (LEFT_UNREAD, HELD_FROM_HERE, MISPLACED)), None)
 
 
 def _held_by(findings: Findings, kind: ReasonKind) -> list[str]:
@@ -115,34 +115,36 @@ def _held_by(findings: Findings, kind: ReasonKind) -> list[str]:
 
 def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Steps for tables that differ from the server's although all changes are applied."""
-    conditions = findings.conditions
     if findings.swapped:
         yield _SWAPPED, snapshot_of(sorted(findings.swapped), server)
     for state, first, accept in (
         (ConditionKind.DIVERGED, "find the cause, ", _ACCEPT),
         (ConditionKind.REWRITTEN, "", ""),
     ):
-        found = [condition for condition in conditions if condition.state is state]
-        repairable = sorted(condition.name for condition in found if condition.can_be_repaired)
+        found = _in_state(findings, state)
+        repairable = [condition for condition in found if condition.can_be_repaired]
         if repairable:
-            repair = (*snapshot_of(repairable, server), "--repair")
+            repair = (*snapshot_of(_names(repairable), server), "--repair")
             yield f"{_are(len(repairable), state.value)}: {first}{_REPAIR}{accept}:", repair
         replaced = [condition for condition in found if not condition.can_be_repaired]
         if replaced:
             yield (
                 f"{_are(len(replaced), state.value)}: {first}{_REPLACE}{accept}{_REPLACED}{_dropping(replaced)}",
-                snapshot_of(sorted(condition.name for condition in replaced), server),
+                snapshot_of(_names(replaced), server),
             )
-    ambiguous = [condition for condition in conditions if condition.state is ConditionKind.AMBIGUOUS]
-    if ambiguous:
-        names = patterns_of(sorted(condition.name for condition in ambiguous))
-        yield f"{_are(len(ambiguous), 'ambiguous')}: {_DECLARE}", ("backfill", "--tables", names)
-    incomplete = [condition for condition in conditions if condition.state is ConditionKind.INCOMPLETE]
-    if incomplete:
-        yield (
-            f"{_are(len(incomplete), 'incomplete')}: {_EARLIER_ROWS}{_dropping(incomplete)}",
-            snapshot_of(sorted(condition.name for condition in incomplete), server),
-        )
+    if ambiguous := _in_state(findings, ConditionKind.AMBIGUOUS):
+        yield f"{_are(len(ambiguous), 'ambiguous')}: {_DECLARE}", _rebuild(_names(ambiguous))
+    if incomplete := _in_state(findings, ConditionKind.INCOMPLETE):
+        why = f"{_are(len(incomplete), 'incomplete')}: {_EARLIER_ROWS}{_dropping(incomplete)}"
+        yield why, snapshot_of(_names(incomplete), server)
+
+
+def _in_state(findings: Findings, state: ConditionKind) -> list[TableCondition]:
+    return [condition for condition in findings.conditions if condition.state is state]
+
+
+def _names(conditions: Iterable[TableCondition]) -> list[str]:
+    return sorted(condition.name for condition in conditions)
 
 
 def _dropping(replaced: Iterable[TableCondition]) -> str:
@@ -154,6 +156,10 @@ def _dropping(replaced: Iterable[TableCondition]) -> str:
 def snapshot_of(tables: Iterable[str], server: str) -> tuple[str, ...]:
     """The snapshot job and its options. server: a URL, for libpq or JDBC."""
     return "snapshot", "--tables", patterns_of(tables), "--server", server_url(server)
+
+
+def _rebuild(tables: Iterable[str]) -> tuple[str, ...]:
+    return "backfill", "--tables", patterns_of(tables)
 
 
 _REFUSED = 'Do what "Not applied" says about the file, land the next file, and run:'
@@ -248,6 +254,8 @@ _LOADED_ALONE = {
     ReasonKind.NEW_TYPE: _RETYPED,
     ReasonKind.COLUMN_NAME: _RENAMED,
 }
+
+_ALONE = {**_LOADED_ALONE, **_REBUILT_ALONE}
 
 
 def _are(tables: int, status: str) -> str:
