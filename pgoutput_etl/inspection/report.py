@@ -108,11 +108,10 @@ def _server(messages: Counter[str], is_parallel: bool, is_binary: bool) -> str:
 
 
 def _files(inspection: Inspection) -> Iterable[FileReport]:
-    numbers = {path: number for number, path in inspection.paths.items()}
+    scans = {inspection.paths[number]: scan for number, scan in inspection.scans.items()}
     parts = {part.path: part for part in inspection.selection.parts.values()}
     for file in inspection.landed:
-        number = numbers.get(file.path)
-        scan = None if number is None or number not in inspection.inspections else inspection.inspections[number].scan
+        scan = scans.get(file.path)
         status = _status(file.path, parts.get(file.path), inspection)
         listed = (file.path, status, file.size, inspection.sizes.get(file.path))
         if scan is None:
