@@ -15,25 +15,15 @@ from pgoutput_etl.outputs.openlineage import LineageEvents
 from pgoutput_etl.outputs.opentelemetry import Telemetry
 from pgoutput_etl.outputs.webhook import Webhook
 
-_WARN = partial(print_to_stderr, level="WARNING", logger="pgoutput_etl.outputs")
-
 
 @dataclass(frozen=True, slots=True)
 class RunPublisher:
     """Publishes a run's metrics to all configured outputs. Only `check` raises errors; other failures are warnings."""
 
     outputs: Sequence[RunOutput]
-    warn: Callable[[str], None] = _WARN
 
     @classmethod
-    def of(
-        cls,
-        source: str,
-        metrics: Metrics,
-        notify: Notify | None = None,
-        warn: Callable[[str], None] = _WARN,
-        job: str = APPLY,
-    ) -> RunPublisher:
+    def of(cls, source: str, metrics: Metrics, notify: Notify | None = None, job: str = APPLY) -> RunPublisher:
         """source: the archive's name."""
         found: list[RunOutput] = []
         if metrics.json is not None:
@@ -46,7 +36,7 @@ class RunPublisher:
             found.append(LineageEvents(source, metrics.openlineage, job))
         if notify is not None:
             found.append(Webhook(notify))
-        return cls(found, warn)
+        return cls(found)
 
     def check(self) -> None:
         """Raises ConfigError if runs can't be published. Called before a run does anything."""
@@ -69,4 +59,5 @@ class RunPublisher:
         try:
             publish()
         except Exception as error:  # noqa: BLE001 # the run goes on, whatever the error is
-            self.warn(f"{output.key}: the run could not be published: {brief(error)}")
+            warning = f"{output.key}: the run could not be published: {brief(error)}"
+            print_to_stderr(warning, "WARNING", "pgoutput_etl.outputs")

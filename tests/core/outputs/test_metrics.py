@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -249,9 +250,9 @@ def test_laps_divide_the_stages_of_a_run_among_its_batches() -> None:
 
 
 def warned(run: RunMetrics, metrics: Metrics) -> list[str]:
-    warnings: list[str] = []
-    RunPublisher.of("shop", metrics, warn=warnings.append).end(EndedRun(run))
-    return warnings
+    with patch("pgoutput_etl.outputs.publish.print_to_stderr") as printed:
+        RunPublisher.of("shop", metrics).end(EndedRun(run))
+    return [call.args[0] for call in printed.call_args_list]
 
 
 def test_each_run_appends_a_json_line_and_replaces_the_prometheus_file(tmp_path: Path) -> None:

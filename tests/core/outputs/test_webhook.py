@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -36,10 +37,9 @@ class Receiver:
 
     def notified(self, run: EndedRun, *on: Occasion) -> list[str]:
         """The warnings."""
-        warnings: list[str] = []
-        notify = Notify(self.url, on or tuple(Occasion))
-        RunPublisher.of("shop", Metrics(), notify, warnings.append).end(run)
-        return warnings
+        with patch("pgoutput_etl.outputs.publish.print_to_stderr") as printed:
+            RunPublisher.of("shop", Metrics(), Notify(self.url, on or tuple(Occasion))).end(run)
+        return [call.args[0] for call in printed.call_args_list]
 
 
 @pytest.fixture
