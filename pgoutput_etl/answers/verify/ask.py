@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, compared_table, faulty_table, why_not_read
@@ -33,11 +33,10 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_text import digests_of, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.server_digest import ServerTable
-from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_chosen
-from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
 from pgoutput_etl.postgres.live_server import ServerMoment, ask_server, mark, server_errors, server_moment, shown
@@ -216,30 +215,27 @@ def _shares(sizes: Mapping[int, int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """states: the chosen tables' states after the last batch. changed: by OID, the keys that have changed since a table
-    was found equal, or None without any; a table without an entry is compared as a whole."""
+    """archive: through the last batch. states: of the chosen tables after it. changed: by OID, the keys that have
+    changed since a table was found equal, or None without any; a table without an entry is compared as a whole."""
 
-    spark: SparkSession
-    config: Config
+    archive: DeltaArchive
     request: VerifyRequest
-    last: Batch
     states: Sequence[TableState]
     changed: Mapping[int, DataFrame | None]
-    user_types: UserTypes
     progress: Progress
 
     def run(self) -> ServerAnswer:
-        url, is_live = self.request.url, self.request.is_live
-        catalog, threads = self._catalog(url), self.config.merge.parallel_tables
-        pool = TablePool.of(self.spark, threads, "reading", self.progress)
-        read = partial(self._guarded, partial(self._read, catalog))
+        url, is_live, last = self.request.url, self.request.is_live, self.archive.last
+        catalog, threads = self._catalog(url), self.archive.config.merge.parallel_tables
+        pool = TablePool.of(self.archive.spark, threads, "reading", self.progress)
+        read = partial(self._guarded, partial(self._read, catalog, self.archive.user_types))
         prepared = pool.map([(state, state) for state in self.states], _name, read)
         with server_moment(url, self.request.connections, self.progress, is_exact=is_live) as moment:
-            pool = TablePool.of(self.spark, threads, "asking for", self.progress)
+            pool = TablePool.of(self.archive.spark, threads, "asking for", self.progress)
             ask = partial(self._guarded, partial(_answered, moment))
             results = pool.map([*zip(self.states, prepared, strict=True)], _name, ask)
             gone = {row["oid"] for row in moment.ask(rewritten(state.oid for state in self.states))}
-            known = {state.full_name for state in self.last.tables.values()}
+            known = {state.full_name for state in last.tables.values()}
             others = [table for name, table in sorted(catalog.items()) if name not in known]
             missing, unread = self._unknown(moment, others)
         if is_live:
@@ -252,8 +248,8 @@ class Asking:
         ]
         return ServerAnswer(
             moment.lsn,
-            self.last.number - self.last.resumed,
-            self.last.last_commit_lsn if self.request.since else moment.lsn,
+            last.number - last.resumed,
+            last.last_commit_lsn if self.request.since else moment.lsn,
             datetime.now(timezone.utc).isoformat(timespec="seconds"),
             shown(url),
             tuple(result for result in results if isinstance(result, AskedTable)),
@@ -278,15 +274,15 @@ class Asking:
 
     def _catalog(self, url: str) -> dict[str, CatalogTable]:
         [row] = ask_server(url, QUERY)
-        patterns, rule_for = self.request.tables or ["*"], self.config.rule_for
+        patterns, rule_for = self.request.tables or ["*"], self.archive.config.rule_for
         catalog = read_catalog(row["catalog"], self.request.publications, lambda name: is_chosen(name, patterns))
         tables = (t for t in catalog.tables if not rule_for(t.relation.namespace, t.relation.name).skip)
         return {table.full_name: table for table in tables}
 
     def _read(
-        self, catalog: Mapping[str, CatalogTable], state: TableState, _: TableState
+        self, catalog: Mapping[str, CatalogTable], user_types: UserTypes, state: TableState, _: TableState
     ) -> _Comparison | VerifiedTable:
-        why, is_held = why_not_read(self.spark, state)
+        why, is_held = why_not_read(self.archive.spark, state)
         table = catalog.get(state.full_name)
         if why is not None or table is None:
             why = why or "the server doesn't publish it"
@@ -294,7 +290,7 @@ class Asking:
         changed = self.changed.get(state.oid)
         if changed is None and state.oid in self.changed:
             return VerifiedTable(state.schema, state.table, ranges=1, ranges_skipped=1)
-        side = DeltaSide.stored(self.spark, state, self.user_types)
+        side = DeltaSide.stored(self.archive.spark, state, user_types)
         other = PublishedTable(table, self.request.connections)
         choice = side.chosen(other)
         if choice.why_not is not None:
@@ -309,7 +305,7 @@ class Asking:
         try:
             return work(state, given)
         except FAULTS as error:
-            return faulty_table(self.spark, state.schema, state.table, error)
+            return faulty_table(self.archive.spark, state.schema, state.table, error)
 
 
 def _name(table: tuple[TableState, object]) -> str:

@@ -78,7 +78,7 @@ class LiveVerification:
     def _at_once(self) -> VerifySummary:
         last = self._last()
         answer = self._answer(last)
-        settled = Settling(self.spark, self._archive(last), answer, self.request, self.progress).run()
+        settled = Settling(self._archive(last), answer, self.request, self.progress).run()
         [after] = ask_server(self.request.url, POSITION)
         lsns = (format_lsn(answer.lsn), str(after["lsn"]))
         reached = last.last_commit_lsn
@@ -99,8 +99,7 @@ class LiveVerification:
         states = chosen_states(self.config, last.tables, self.request.tables)
         archive, changed = self._archive(last), self.changed if self.request.since else None
         keys = {} if changed is None else changed(archive, states, self.progress)
-        types = archive.user_types
-        return Asking(self.spark, self.config, self.request, last, states, keys, types, self.progress).run()
+        return Asking(archive, self.request, states, keys, self.progress).run()
 
     def _settled(self, answer: ServerAnswer) -> list[VerifiedTable] | None:
         """The tables, compared as of the answer's LSN. None if no apply has passed it, nor does within --wait."""
@@ -113,7 +112,7 @@ class LiveVerification:
                 shown = last.last_commit_lsn
                 self.progress(f"waiting for LSN {format_lsn(answer.lsn)}; {format_lsn(shown)} has been applied")
             time.sleep(_POLL)
-        settling = Settling(self.spark, self._archive(self._last()), answer, self.request, self.progress)
+        settling = Settling(self._archive(self._last()), answer, self.request, self.progress)
         settled = settling.run()
         if self.mend is not None:
             settled = self.mend(answer, settled, settling.found)

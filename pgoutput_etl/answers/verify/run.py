@@ -15,6 +15,7 @@ from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.answers.verify.row_diff import differences
+from pgoutput_etl.answers.verify.row_text import digests_of, rows_in_ranges
 from pgoutput_etl.answers.verify.sides import CsvRows, OtherDelta, OtherTable
 from pgoutput_etl.answers.verify.tables import foreign_changes, mending_command, named_states
 from pgoutput_etl.config.chosen_tables import matching_names
@@ -142,10 +143,12 @@ def _compared(
         not_compared = dict(choice.not_compared)
         return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=not_compared)
     ranges = plan_ranges(columns, choice.key, *side.key_size(columns, choice.key))
-    ours, theirs = side.digests(columns, ranges), other.digests(columns, ranges)
+    texts = other.texts(columns)
+    ours, theirs = side.digests(columns, ranges), digests_of(texts, len(columns), ranges)
     numbers = differing_ranges(ours, theirs)
     counts: dict[str, Any] = {}
     if numbers:
         progress(f"{state.full_name}: comparing rows of {len(numbers):,} of {ranges.count:,} ranges")
-        counts = differences(side, choice, ranges, numbers, other.rows(columns, ranges, numbers), request)
+        rows = rows_in_ranges(texts, columns, ranges, numbers)
+        counts = differences(side, choice, ranges, numbers, rows, request)
     return compared_table(state.schema, state.table, choice, ranges, ours, theirs, **counts)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.moment.read import MomentReader, TablesFound
@@ -124,7 +124,6 @@ class SettledTable:
 class Settling:
     """archive: of the last batch, which has passed the answer's LSN or is compared even though commits are missing."""
 
-    spark: SparkSession
     archive: DeltaArchive
     answer: ServerAnswer
     request: VerifyRequest
@@ -140,8 +139,8 @@ class Settling:
         else:
             stored, held = named_states(archive.config, archive.last.tables), {}
             names = [table.full_name for table in answer.tables]
-            sides = {name: DeltaSide.stored(self.spark, stored[name], archive.user_types) for name in names}
-        pool = TablePool.of(self.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
+            sides = {name: DeltaSide.stored(self.archive.spark, stored[name], archive.user_types) for name in names}
+        pool = TablePool.of(self.archive.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
         settled = pool.map(answer.tables, lambda table: table.full_name, partial(self._settled, sides, held))
         lost = [
             VerifiedTable(schema, table, why_not=_NOT_LOADED, is_held=True)
@@ -174,7 +173,7 @@ class Settling:
                 return VerifiedTable(asked.schema, asked.table, why_not=_GONE, is_undecided=True)
             return self._compared(sides[name], asked)
         except FAULTS as error:
-            return faulty_table(self.spark, asked.schema, asked.table, error)
+            return faulty_table(self.archive.spark, asked.schema, asked.table, error)
 
     def _compared(self, side: DeltaSide, asked: AskedTable) -> VerifiedTable:
         choice = side.chosen(_Asked(list(asked.columns)), asked.columns)
@@ -208,4 +207,4 @@ class Settling:
         names = text_names(len(asked.columns))
         rows = [row for number in numbers for row in asked.rows[number]]
         arrays = [pa.array([row[i] for row in rows], pa.string()) for i in range(len(names))]
-        return frame(self.spark, pa.table(arrays, names=names))
+        return frame(self.archive.spark, pa.table(arrays, names=names))

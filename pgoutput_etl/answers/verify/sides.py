@@ -10,8 +10,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType
 
-from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges
-from pgoutput_etl.answers.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
+from pgoutput_etl.answers.verify.row_text import csv_header, csv_texts, delta_texts
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.places import Place
@@ -29,10 +28,8 @@ class ComparedSide(Protocol):
 
 
 class OtherTable(ComparedSide, Protocol):
-    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
-
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        """Canonical t… of the rows in the given ranges, with `unknown` if the side has it."""
+    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
+        """t… of all rows, with `unknown` if the side has it."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +44,8 @@ class CsvRows:
     def why_not(self, column: ComparedColumn) -> str | None:
         return None if column.name in self.names else "the CSV has no such column"
 
-    def _texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
+    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
         return csv_texts(self.spark, self.path, [self.names.index(column.name) for column in columns])
-
-    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
-        return digests_of(self._texts(columns), len(columns), ranges)
-
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        return rows_in_ranges(self._texts(columns), columns, ranges, numbers)
 
 
 @dataclass(frozen=True)
@@ -88,8 +79,5 @@ class OtherDelta:
             f"found {actual.simpleString()}"
         )
 
-    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
-        return digests_of(delta_texts(self.frame, columns), len(columns), ranges)
-
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        return rows_in_ranges(delta_texts(self.frame, columns).drop("lsn", "ts", "xid"), columns, ranges, numbers)
+    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
+        return delta_texts(self.frame, columns).drop("lsn", "ts", "xid")
