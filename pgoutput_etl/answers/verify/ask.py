@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 
 from pyspark.sql import DataFrame
@@ -46,7 +47,6 @@ from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn, Text
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 _ROWS_IN_PART = 500
@@ -228,12 +228,13 @@ class Asking:
         url, is_live, last = self.request.url, self.request.is_live, self.archive.last
         catalog, threads = self._catalog(url), self.archive.config.merge.parallel_tables
         pool = TablePool.of(self.archive.spark, threads, "reading", self.progress)
-        read = partial(self._guarded, partial(self._read, catalog, self.archive.user_types))
-        prepared = pool.map([(state, state) for state in self.states], _name, read)
+        read, name = partial(self._read, catalog, self.archive.user_types), attrgetter("full_name")
+        sides = pool.map(self.states, name, lambda state: self._guarded(state, partial(read, state)))
+        prepared = {state.oid: side for state, side in zip(self.states, sides, strict=True)}
         with server_moment(url, self.request.connections, self.progress, is_exact=is_live) as moment:
             pool = TablePool.of(self.archive.spark, threads, "asking for", self.progress)
-            ask = partial(self._guarded, partial(_answered, moment))
-            results = pool.map([*zip(self.states, prepared, strict=True)], _name, ask)
+            ask = partial(_answered, moment)
+            results = pool.map(self.states, name, lambda s: self._guarded(s, partial(ask, prepared[s.oid])))
             gone = {row["oid"] for row in moment.ask(rewritten(state.oid for state in self.states))}
             known = {state.full_name for state in last.tables.values()}
             others = [table for name, table in sorted(catalog.items()) if name not in known]
@@ -280,7 +281,7 @@ class Asking:
         return {table.full_name: table for table in tables}
 
     def _read(
-        self, catalog: Mapping[str, CatalogTable], user_types: UserTypes, state: TableState, _: TableState
+        self, catalog: Mapping[str, CatalogTable], user_types: UserTypes, state: TableState
     ) -> _Comparison | VerifiedTable:
         why, is_held = why_not_read(self.archive.spark, state)
         table = catalog.get(state.full_name)
@@ -298,21 +299,16 @@ class Asking:
             return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=names)
         return _Comparison.of(side, other, choice, changed)
 
-    def _guarded(self, work: Callable[[TableState, T], R], table: tuple[TableState, T]) -> R | VerifiedTable:
+    def _guarded(self, state: TableState, work: Callable[[], R]) -> R | VerifiedTable:
         """The result of `work`; if an error concerns only this table, the table with the reason why it can't be
         compared."""
-        state, given = table
         try:
-            return work(state, given)
+            return work()
         except FAULTS as error:
             return faulty_table(self.archive.spark, state.schema, state.table, error)
 
 
-def _name(table: tuple[TableState, object]) -> str:
-    return table[0].full_name
-
-
-def _answered(moment: ServerMoment, _: TableState, prepared: _Comparison | VerifiedTable) -> AskedTable | VerifiedTable:
+def _answered(moment: ServerMoment, prepared: _Comparison | VerifiedTable) -> AskedTable | VerifiedTable:
     if isinstance(prepared, VerifiedTable):
         return prepared
     with server_errors(of_table=True):
