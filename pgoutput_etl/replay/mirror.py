@@ -36,6 +36,7 @@ from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan, R
 from pgoutput_etl.schema.removal import Removal, removal_of, removed_from
 from pgoutput_etl.schema.table_shape import NEVER, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.targets.mismatches import Mismatches, added
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableChanges
 from pgoutput_etl.targets.planner import Name, name_holders
@@ -442,9 +443,5 @@ def without_removed(table: KeyedRows | BagOfRows, removal: Removal) -> KeyedRows
 def target_row(event: Row, shape: TableShape) -> Row:
     """A row with the target's column names: the table's own columns, then the metadata columns."""
     row = {column.name: event[f"c{i}"] for i, column in enumerate(shape.columns)}
-    return row | {
-        "_pg_commit_lsn": event["_lsn"],
-        "_pg_commit_ts": event["_ts"],
-        "_pg_xid": event["_xid"],
-        "_pg_unrepresentable": event["_unrep"] or None,
-    }
+    metadata = (event["_lsn"], event["_ts"], event["_xid"], event["_unrep"] or None)
+    return row | dict(zip(METADATA_COLUMNS, metadata, strict=True))

@@ -33,7 +33,6 @@ from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.moves import with_removals
 from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
-from pgoutput_etl.types import ColumnType, Storage
 from pgoutput_etl.types.arrays import FIRST_USER_OID
 
 
@@ -183,7 +182,7 @@ def why_not_followed(task: TableTask, is_incomplete: bool = False) -> str | None
         return "a partition has left it since, with its rows"
     if not table_mode(task.mode).has_rows:
         return "mode append has changes, not rows"
-    variants = [column.name for column in task.shape.columns if _is_variant(column.type)]
+    variants = [column.name for column in task.shape.columns if column.type.holds_variant]
     if variants:
         return f"variant, which doesn't keep PostgreSQL's text: {', '.join(variants)}"
     if task.masks:
@@ -199,11 +198,6 @@ def why_not_followed(task: TableTask, is_incomplete: bool = False) -> str | None
     if len({frozenset(span.shape.columns[i].name for i in span.shape.key) for span in task.spans}) > 1:
         return "its key has changed since"
     return None
-
-
-def _is_variant(column_type: ColumnType) -> bool:
-    element = column_type.element
-    return column_type.storage is Storage.VARIANT or (element is not None and _is_variant(element))
 
 
 def _types_of(columns: Sequence[TableColumn]) -> dict[str, str]:
