@@ -61,6 +61,11 @@ class LedgerBatches:
         done = [row["batch"] for row in batches if row["status"] == "done"]
         return max(row["batch"] for row in batches), max(done, default=0)
 
+    def _done(self, *names: str, first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
+        """The batch number and these columns of finished batches, in order. first, before: limits of the numbers."""
+        rows = self.store.rows("batches", ("batch", "status", *names), first, before)
+        return sorted((row for row in rows if row["status"] == "done"), key=lambda row: int(row["batch"]))
+
     def last(self, known: int = 0) -> Batch | None:
         """The unfinished batch, if any, otherwise the last finished one; None before the first batch. known: as in
         `_numbers`. Raises RunError if a newer version wrote the ledger."""
@@ -101,17 +106,15 @@ class LedgerBatches:
 
     def states_after(self, batch: int) -> dict[int, TableState]:
         """Table states by OID, after a finished batch."""
-        rows = self.store.rows("batches", ("status", "tables"), batch, batch + 1)
-        [tables] = [row["tables"] for row in rows if row["status"] == "done"]
-        return {table["oid"]: self._state(table) for table in tables}
+        [done] = self._done("tables", first=batch, before=batch + 1)
+        return {table["oid"]: self._state(table) for table in done["tables"]}
 
     def states_left(self, batches: Mapping[int, int]) -> dict[int, TableState]:
         """Tables as a batch left them, with its last commit. Excludes tables that other work than applying files has
         changed since. batches: by OID."""
-        rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables", "backfill"))
         states: dict[int, TableState] = {}
         versions: dict[int, int] = {}
-        for row in sorted((row for row in rows if row["status"] == "done"), key=lambda row: int(row["batch"])):
+        for row in self._done("last_commit_lsn", "tables", "backfill"):
             for table in row["tables"] or ():
                 oid, version = table["oid"], table["version"]
                 if row["batch"] == batches.get(oid):
@@ -123,10 +126,9 @@ class LedgerBatches:
 
     def states_at(self, lsn: int) -> StatesAt:
         """The tables as of the last batch up to a commit."""
-        rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables", "backfill"))
+        rows = self._done("last_commit_lsn", "tables", "backfill")
         erasures = _erasures(rows)
-        done = [row for row in rows if row["status"] == "done" and row["last_commit_lsn"] <= lsn]
-        done.sort(key=lambda row: row["batch"], reverse=True)
+        done = [row for row in reversed(rows) if row["last_commit_lsn"] <= lsn]
         states: dict[int, TableState] = {}
         erased: set[int] = set()
         for row in done:
@@ -161,8 +163,7 @@ class LedgerBatches:
 
     def ends(self) -> list[int]:
         """The commits at which finished batches ended, in order."""
-        rows = self.store.rows("batches", ("status", "last_commit_lsn"))
-        return sorted({row["last_commit_lsn"] for row in rows if row["status"] == "done"})
+        return sorted({row["last_commit_lsn"] for row in self._done("last_commit_lsn")})
 
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
         """For each snapshot of a server that publishes new tables automatically: its LSN and the OIDs of all tables."""
@@ -177,15 +178,12 @@ class LedgerBatches:
 
     def _snapshots(self) -> list[dict[str, Any]]:
         """The orders of snapshots, oldest first."""
-        rows = self.store.rows("batches", ("batch", "status", "backfill"))
-        rows = sorted((row for row in rows if row["status"] == "done"), key=lambda row: int(row["batch"]))
-        orders = [json.loads(row["backfill"]) for row in rows if row["backfill"]]
+        orders = [json.loads(row["backfill"]) for row in self._done("backfill") if row["backfill"]]
         return [order["snapshot"] for order in orders if order.get("snapshot")]
 
     def done_at(self) -> list[tuple[int, datetime]]:
         """The number of each finished batch, and its finish time."""
-        done = [row for row in self.store.rows("batches", ("batch", "status", "at")) if row["status"] == "done"]
-        return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in done]
+        return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in self._done("at")]
 
     def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
         """The claims on a batch and its neighbors: another run may still hold the previous batch, or already the
@@ -268,13 +266,10 @@ class LedgerBatches:
 
 
 def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """By place, the last batch that removed older versions in order to erase rows. rows: from `batches`."""
-    last: dict[str, int] = {}
-    for row in rows:
-        order = erasure_of(row["backfill"]) if row["status"] == "done" else None
-        for place in () if order is None else order["places"]:
-            last[place] = max(last.get(place, 0), row["batch"])
-    return last
+    """By place, the last batch that removed older versions in order to erase rows. rows: of finished batches, in
+    order."""
+    orders = ((row["batch"], erasure_of(row["backfill"])) for row in rows)
+    return {place: batch for batch, order in orders if order is not None for place in order["places"]}
 
 
 @dataclass(frozen=True, slots=True)
