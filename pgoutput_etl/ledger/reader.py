@@ -58,9 +58,8 @@ class LedgerReader:
         """The paths of the data files with all sources' rows. Raises RunError."""
 
         def listed() -> list[str]:
-            url, options = self.url(table), self.root.delta_options
-            is_there = DeltaTable.is_deltatable(url, options)
-            return DeltaTable(url, storage_options=options).file_uris() if is_there else []
+            delta = self._opened(table)
+            return [] if delta is None else delta.file_uris()
 
         return self._reading(table, listed)
 
@@ -68,22 +67,23 @@ class LedgerReader:
         """The size of the data files with all sources' rows. Raises RunError."""
 
         def summed() -> int:
-            url, options = self.url(table), self.root.delta_options
-            if not DeltaTable.is_deltatable(url, options):
-                return 0
-            added = pa.table(DeltaTable(url, storage_options=options).get_add_actions())
-            return pc.sum(added.column("size_bytes")).as_py() or 0
+            delta = self._opened(table)
+            added = None if delta is None else pa.table(delta.get_add_actions())
+            return 0 if added is None else pc.sum(added.column("size_bytes")).as_py() or 0
 
         return self._reading(table, summed)
 
     def url(self, table: str) -> str:
         return f"{self.root.delta_url.rstrip('/')}/{table}"
 
-    def _columns(self, table: str, names: Sequence[str], condition: str | None) -> pa.Table:
+    def _opened(self, table: str) -> DeltaTable | None:
         url, options = self.url(table), self.root.delta_options
-        if not DeltaTable.is_deltatable(url, options):
+        return DeltaTable(url, storage_options=options) if DeltaTable.is_deltatable(url, options) else None
+
+    def _columns(self, table: str, names: Sequence[str], condition: str | None) -> pa.Table:
+        delta = self._opened(table)
+        if delta is None:
             return pa.schema([SCHEMAS[table].field(name) for name in names]).empty_table()
-        delta = DeltaTable(url, storage_options=options)
         stored = {field.name for field in delta.schema().fields}
         wanted = {"source", *stored.intersection(names)}
         return self._complete(_scan(delta, wanted, condition), table, names)
