@@ -81,7 +81,7 @@ class DeltaArchive(LedgerArchive):
         return rows
 
     def _files_committed_in(self, commits: CommitRange) -> set[int]:
-        ended = self._fragments().where(_is_committed(commits)).select("file").distinct()
+        ended = _committed(self._fragments()).where(_is_within(commits)).select("file").distinct()
         return {row["file"] for row in ended.collect()}
 
     def _check_readable(self, state: TableState) -> None:
@@ -96,9 +96,7 @@ class DeltaArchive(LedgerArchive):
             ) from error
 
     def commits_of(self, xid: int) -> list[int]:
-        is_own = (F.col("xid") == xid) & (F.col("fate") == TransactionStatus.COMMITTED.value)
-        rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
-        return sorted(row["commit_lsn"] for row in rows)
+        return self._commit_lsns(F.col("xid") == xid)
 
     def commits_from(self, origin: str, commits: CommitRange) -> list[int]:
         """The commit LSNs of the transactions from a replication origin in the range. Raises ConfigError if maintenance
@@ -109,16 +107,17 @@ class DeltaArchive(LedgerArchive):
                 f"--origin: maintenance has deleted the records of transactions up to {format_lsn(trimmed_to)}: name a "
                 "later --from-lsn"
             )
-        is_own = _is_committed(commits) & (F.col("origin") == origin)
-        rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
+        return self._commit_lsns(_is_within(commits) & (F.col("origin") == origin))
+
+    def _commit_lsns(self, is_wanted: Column) -> list[int]:
+        rows = _committed(self._read("transactions")).where(is_wanted).select("commit_lsn").distinct().collect()
         return sorted(row["commit_lsn"] for row in rows)
 
     def transaction_at(self, lsn: int) -> tuple[int | None, datetime | None, str | None]:
         """The xid, commit time, and origin of the transaction that committed at an LSN; None if there is no record of
         it."""
-        is_own = (F.col("commit_lsn") == lsn) & (F.col("fate") == TransactionStatus.COMMITTED.value)
-        found = self._read("transactions").where(is_own).select("xid", "commit_ts", "origin").limit(1)
-        rows = found.toArrow().to_pylist()
+        found = _committed(self._read("transactions")).where(F.col("commit_lsn") == lsn)
+        rows = found.select("xid", "commit_ts", "origin").limit(1).toArrow().to_pylist()
         return (rows[0]["xid"], rows[0]["commit_ts"], rows[0]["origin"]) if rows else (None, None, None)
 
     def first_commit(self, time: datetime) -> int:
@@ -134,8 +133,8 @@ class DeltaArchive(LedgerArchive):
         whose transactions were trimmed, the ledger only has the first and last by time; if the result may be between
         them, the file itself is read."""
         aggregate = F.min if first else F.max
-        commits = self._read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
-        commits = commits.withColumn("at", F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).where(condition)
+        time = F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS
+        commits = _committed(self._read("transactions")).withColumn("at", time).where(condition)
         [row] = commits.agg(aggregate("commit_lsn").alias("lsn")).collect()
         if row["lsn"] is None:
             raise ConfigError(f"{error} has been applied")
@@ -261,9 +260,12 @@ def _persisted(blocks: DataFrame) -> Iterator[DataFrame]:
         unpersist(persisted)
 
 
-def _is_committed(commits: CommitRange) -> Column:
-    is_within = F.col("commit_lsn").between(commits.first, commits.last)
-    return (F.col("fate") == TransactionStatus.COMMITTED.value) & is_within
+def _committed(transactions: DataFrame) -> DataFrame:
+    return transactions.where(F.col("fate") == TransactionStatus.COMMITTED.value)
+
+
+def _is_within(commits: CommitRange) -> Column:
+    return F.col("commit_lsn").between(commits.first, commits.last)
 
 
 def _refuse_unreadable(rows: DataFrame) -> None:

@@ -27,12 +27,9 @@ from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, 
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_messages, open_scopes
 
-_RELATION = (
-    *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
-    *("rewrites", "last_number", "casts", "is_created", "is_whole", "unlogged", "gaps", "keys", "computed"),
+_RELATION, _CATALOG = (
+    tuple(name for name in SCHEMAS[table].names if name != "source") for table in ("relations", "catalog")
 )
-
-_CATALOG = tuple(name for name in SCHEMAS["catalog"].names if name != "source")
 
 
 @dataclass(frozen=True, slots=True)
