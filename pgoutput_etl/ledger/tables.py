@@ -325,49 +325,43 @@ def _without_values(columns: Iterable[RelationColumn]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "initial"} for row in column_rows(columns)]
 
 
-_COMPLETE = ("complete_by", "complete_lsn")
-
-
 def table_row(state: TableState) -> dict[str, Any]:
-    as_json = {
+    since, renamed = state.complete_since, ("masks", "complete_since", "used")
+    return {
+        **{name: value for name, value in asdict(state).items() if name not in renamed},
+        "path": str(state.path),
         "relation": json.dumps({**relation_row(state.relation), "columns": _without_values(state.relation.columns)}),
         "retired": json.dumps(_without_values(state.retired)),
+        "mode": state.mode.value,
+        "uses": json.dumps(dict(state.masks)),
+        "complete_by": None if since is None else since.kind.value,
+        "complete_lsn": None if since is None else since.lsn,
+        "mismatches": state.mismatches and astuple(state.mismatches),
+        "doubts": json.dumps([asdict(doubt) for doubt in state.doubts]),
+        "declared": json.dumps(dict(state.used)),
+        "changed_at": json.dumps(dict(state.changed_at)),
+        **columns_of(state.reason),
     }
-    lists: dict[str, Any] = {"key": list(state.key), "types": list(state.types)}
-    lists["last_row"] = state.last_row and list(state.last_row)
-    as_json["declared"] = json.dumps(dict(state.used))
-    as_json["changed_at"] = json.dumps(dict(state.changed_at))
-    as_json["doubts"] = json.dumps([asdict(doubt) for doubt in state.doubts])
-    lists["mismatches"] = state.mismatches and list(astuple(state.mismatches))
-    since = state.complete_since
-    complete: dict[str, Any] = {"complete_by": None, "complete_lsn": None}
-    if since is not None:
-        complete = {"complete_by": since.kind.value, "complete_lsn": since.lsn}
-    left_out = ("masks", "complete_since", "used")
-    texts = {"path": str(state.path), "mode": state.mode.value}
-    fields = {name: value for name, value in asdict(state).items() if name not in left_out}
-    complete |= columns_of(state.reason)
-    return {**fields, **as_json, **lists, **complete, **texts, "uses": json.dumps(dict(state.masks))}
 
 
 def table_state(row: Mapping[str, Any]) -> TableState:
-    fields = {n: value for n, value in with_reason(row).items() if n not in ("uses", "declared", *_COMPLETE)}
-    parsed: dict[str, Any] = {
+    """Older ledgers have no mode, masks, last row, completeness, mismatches, doubts, or changes of columns."""
+    renamed = ("uses", "declared", "complete_by", "complete_lsn")
+    kind, declared = row.get("complete_by"), json.loads(row.get("declared") or "{}")
+    parsed = {
+        "path": Place.parse(row["path"]),
         "relation": relation_of(json.loads(row["relation"])),
+        "key": tuple(row["key"]),
         "retired": columns_of_rows(json.loads(row["retired"])),
+        "types": tuple(row["types"]),
+        "mode": Mode(row.get("mode") or DEFAULT_MODE.value),
+        "masks": json.loads(row.get("uses") or "{}"),
+        "last_row": row.get("last_row") and tuple(row["last_row"]),
+        "complete_since": None if kind is None else CompleteSince(Since(kind), row["complete_lsn"]),
+        "mismatches": row.get("mismatches") and Mismatches(*row["mismatches"]),
+        "doubts": _DOUBTS.validate_json(row.get("doubts") or "[]"),
+        # A build between 0.1.0 and format 3 had one declaration per column.
+        "used": {name: tuple(facts) if isinstance(facts, list) else (facts,) for name, facts in declared.items()},
+        "changed_at": json.loads(row.get("changed_at") or "{}"),
     }
-    parsed["path"] = Place.parse(row["path"])
-    tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    # Older ledgers have no mode, masks, last row, completeness, mismatches, doubts, or changes of columns.
-    mode, masks = Mode(row.get("mode") or DEFAULT_MODE.value), json.loads(row.get("uses") or "{}")
-    last_row = row.get("last_row") and tuple(row["last_row"])
-    kind = row.get("complete_by")
-    since = None if kind is None else CompleteSince(Since(kind), row["complete_lsn"])
-    mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
-    later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
-    declared, changed = (json.loads(row.get(name) or "{}") for name in ("declared", "changed_at"))
-    # A build between 0.1.0 and format 3 had one declaration per column.
-    used = {name: tuple(facts) if isinstance(facts, list) else (facts,) for name, facts in declared.items()}
-    doubts = _DOUBTS.validate_json(row.get("doubts") or "[]")
-    last = {"doubts": doubts, "used": used, "changed_at": changed}
-    return TableState(**{**fields, **parsed, **tuples, **later, **last})
+    return TableState(**{name: value for name, value in with_reason(row).items() if name not in renamed} | parsed)
