@@ -39,6 +39,8 @@ class Publisher(Protocol):
 
 
 class NoPublisher:
+    """Publishes nothing, so nothing is missing."""
+
     def has_published(self, done: Batch) -> bool:  # noqa: ARG002
         return True
 
@@ -53,16 +55,17 @@ _FAILURES = (PySparkException, Py4JError, OSError, RunError)
 
 @dataclass(frozen=True, slots=True)
 class DeltaPublisher:
-    """file: for the manifest; None if this session can't write one."""
+    """file: for the manifest."""
 
     spark: SparkSession
     config: Config
-    file: SharedFile | None
+    file: SharedFile
     machine: Machine = THIS_MACHINE
 
     @classmethod
-    def of(cls, spark: SparkSession, config: Config) -> DeltaPublisher:
-        """Raises ConfigError for views without a manifest, because nothing would show which views are outdated."""
+    def of(cls, spark: SparkSession, config: Config) -> Publisher:
+        """NO_PUBLISHER if this session can't write a manifest. Raises ConfigError for views without a manifest, because
+        nothing would show which views are outdated."""
         folder, name = f"{config.state.root.rstrip('/')}/{FOLDER}", f"{path_segment(config.source.name)}.json"
         file = shared_file(spark, folder, name, PUBLIC)
         if file is None and config.target.views is not None:
@@ -70,11 +73,9 @@ class DeltaPublisher:
                 "target.views: views need the manifest, which a client of Spark Connect can't write: put state.root in "
                 "a volume, or remove target.views"
             )
-        return cls(spark, config, file)
+        return NO_PUBLISHER if file is None else cls(spark, config, file)
 
     def has_published(self, done: Batch) -> bool:
-        if self.file is None:
-            return True
         try:
             last = self._last()
         except _FAILURES:
@@ -83,15 +84,13 @@ class DeltaPublisher:
         return shown == (done.ledger_id, done.number, self.config.target.views)
 
     def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
-        if self.file is None:
-            return None
         try:
-            self._publish(self.file, done, verified)
+            self._publish(done, verified)
         except _FAILURES as error:
             return _reason(error)
         return None
 
-    def _publish(self, file: SharedFile, done: Batch, verified: Mapping[int, int]) -> None:
+    def _publish(self, done: Batch, verified: Mapping[int, int]) -> None:
         config = self.config
         last = None if config.target.catalog is None else self._last()  # folders have no views to compare
         manifest = Manifest.of(config, done, now(self.machine), verified)
@@ -101,11 +100,11 @@ class DeltaPublisher:
         for view in before.keys() - after.keys():
             if self._is_own(view):
                 self.spark.sql(f"DROP VIEW IF EXISTS {view}")
-        file.replace(manifest.to_json())
+        self.file.replace(manifest.to_json())
 
     def _last(self) -> Manifest | None:
         """The stored manifest; None if there is no file or its content isn't a manifest."""
-        text = None if self.file is None else self.file.read()
+        text = self.file.read()
         try:
             return None if text is None else Manifest.of_json(text)
         except (ValueError, TypeError, KeyError):
@@ -121,7 +120,7 @@ class DeltaPublisher:
             if view not in before and is_in_catalog(self.spark, Place(view)) and not self._is_own(view):
                 raise RunError(f"{view} exists, and is not a view of this source: rename it, or change target.views")
             place, version = shown[view]
-            properties = f"{_OWNER} = {text_literal(self.config.source.name)}"
+            properties = f"{text_literal(_OWNER_KEY)} = {text_literal(self.config.source.name)}"
             self.spark.sql(
                 f"CREATE OR REPLACE VIEW {view} TBLPROPERTIES ({properties}) "
                 f"AS SELECT * FROM {place} VERSION AS OF {version:d}"
@@ -141,8 +140,6 @@ class DeltaPublisher:
 
 
 _OWNER_KEY = "pgoutput_etl.source"
-
-_OWNER = text_literal(_OWNER_KEY)
 
 
 def _reason(error: Exception) -> str:
