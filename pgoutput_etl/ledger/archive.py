@@ -231,9 +231,9 @@ class LedgerArchive(ABC):
 
     def name(self, oid: int) -> str:
         if (state := self.last.tables.get(oid)) is not None:
-            return f"{state.schema}.{state.table}"
+            return state.full_name
         newest = self.relations.newest(oid)
-        return f"OID {oid}" if newest is None else f"{newest.namespace}.{newest.name}"
+        return f"OID {oid}" if newest is None else newest.full_name
 
     @cached_property
     def names(self) -> dict[str, int]:

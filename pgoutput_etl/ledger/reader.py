@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,15 +14,14 @@ from pgoutput_etl.config.object_storage import StorageFolder, place_of, without_
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError, brief
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
-from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
+from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerReader:
-    """One source's rows in the ledger's tables. A missing table is empty; a column that an older ledger lacks is
-    NULL."""
+class LedgerReader(LedgerRows):
+    """Rows that delta-rs reads."""
 
     root: StorageFolder
     source: str
@@ -32,18 +31,8 @@ class LedgerReader:
         """Raises ConfigError for storage that can't be read without Spark."""
         return cls(place_of(config.state.root, config.spark, "state.root"), config.source.name)
 
-    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns of the rows of batches from number `first` on and, if given, below number `before`. Raises
-        RunError if the table can't be read."""
-        return self.columns_where(table, names, RowRange(first, before))
-
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
-        """Some columns of the rows in a range. Raises RunError if the table can't be read."""
         return self._reading(table, lambda: self._columns(table, names, chosen.sql))
-
-    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
-        return rows
 
     def last_done(self) -> int:
         """The number of the last finished batch; 0 before the first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -17,7 +17,7 @@ from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
 from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
-from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
+from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
 from pgoutput_etl.places import Place, absolute_place, is_relative
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -40,9 +40,8 @@ _FEW_BYTES = 1 << 20  # of a table's files
 _ONE_FILE = 10_000  # rows; Spark would otherwise write one file per core
 
 
-class Store(ABC):
-    """One source's rows in the ledger's tables, for reading and appending few rows. A missing table reads as empty; a
-    column that an older ledger lacks is NULL."""
+class Store(LedgerRows):
+    """One source's rows in the ledger's tables, for reading and appending few rows."""
 
     def __init__(self, source: str, machine: Machine = THIS_MACHINE) -> None:
         self.source = source
@@ -52,10 +51,6 @@ class Store(ABC):
     @abstractmethod
     def is_local(self) -> bool:
         """True if rows on the driver are read and appended without Spark."""
-
-    @abstractmethod
-    def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
-        """Some columns of the rows in a range."""
 
     @abstractmethod
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
@@ -72,15 +67,6 @@ class Store(ABC):
     def private_folders(self) -> AbstractContextManager[None]:
         """Keeps what the context writes to folders for values of rows, below the root, private."""
         return nullcontext()
-
-    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns of the rows of batches from number `first` on and, if given, below number `before`."""
-        return self.columns_where(table, names, RowRange(first, before))
-
-    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
-        """Like `columns`, but as dictionaries."""
-        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
-        return rows
 
     def rows_before(self, table: str, names: Sequence[str], batch: Batch) -> list[dict[str, Any]]:
         """The rows that count for a batch: those of earlier batches from `batch.since` on."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -169,6 +170,25 @@ class RowRange:
         limits += [] if self.before is None else [f"batch < {self.before:d}"]
         limits += [] if self.xids is None else [f"xid >= {self.xids[0]:d}", f"xid <= {self.xids[1]:d}"]
         return " and ".join(limits) or None
+
+
+class LedgerRows(ABC):
+    """One source's rows in the ledger's tables. A missing table reads as empty; a column that an older ledger lacks is
+    NULL."""
+
+    @abstractmethod
+    def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
+        """Some columns of the rows in a range. Raises RunError if the table can't be read."""
+
+    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
+        """Some columns of the rows of batches from number `first` on and, if given, below number `before`. Raises
+        RunError if the table can't be read."""
+        return self.columns_where(table, names, RowRange(first, before))
+
+    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
+        """Like `columns`, but as dictionaries."""
+        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
+        return rows
 
 
 def file_statistics(scan: FileScan) -> dict[str, Any]:
