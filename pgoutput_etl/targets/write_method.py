@@ -25,7 +25,6 @@ class WriteMethod(Enum):
 
     OVERWRITE = "overwrite"  # the batch's rows replace all of the table's rows
     APPEND = "append"  # the batch's rows are added
-    UPSERT = "upsert"  # a MERGE that updates and inserts
     MERGE = "merge"  # a MERGE that updates, inserts, and deletes
     REWRITE = "rewrite"  # the table is rewritten with the batch's changes: a bag, or a small table
 
@@ -56,7 +55,7 @@ def write_method(facts: WriteFacts) -> WriteMethod:
         return WriteMethod.APPEND
     if facts.is_small or not facts.has_key:
         return WriteMethod.REWRITE
-    return WriteMethod.UPSERT if facts.only_inserts else WriteMethod.MERGE
+    return WriteMethod.MERGE
 
 
 def need_reduction(facts: WriteFacts) -> bool:
@@ -71,4 +70,4 @@ def absence_matters(facts: WriteFacts) -> bool:
 
 def size_matters(facts: WriteFacts) -> bool:
     """True if `is_small` decides the method."""
-    return facts.has_key and write_method(facts) in (WriteMethod.UPSERT, WriteMethod.MERGE)
+    return write_method(facts) is WriteMethod.MERGE

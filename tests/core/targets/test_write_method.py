@@ -40,10 +40,10 @@ def written(target: dict[str, int], changes: tuple[Change, ...], facts: WriteFac
             return kept
         case WriteMethod.APPEND:
             return there + Counter((key, number) for _, key, number in changes)
-        case method:
+        case _:
             matched = Counter(key for _, key, _ in changes if key in target)
             assert max(matched.values(), default=0) < 2, "several rows of the source match one row of the target"
-            if method is WriteMethod.UPSERT:
+            if facts.only_inserts:
                 assert all(op != "D" for op, _, _ in changes)
             return Counter({row: n for row, n in there.items() if row[0] not in matched}) + kept
 
