@@ -26,7 +26,7 @@ from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.executors import iterate_blocks
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_blocks, keys_of_events
-from pgoutput_etl.load.key_exchanges import serial_rows
+from pgoutput_etl.load.key_exchanges import as_one, serial_rows
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.scan.blocks import UNPACKED_BY
@@ -47,8 +47,6 @@ _DRIVER_BYTES = 1 << 26
 SINGLE_TASK_BYTES = 1 << 26
 
 _BUCKETS = 8  # of keys, per task
-
-_NO_ROWS = pa.RecordBatch.from_pylist([], ROW_SCHEMA)
 
 
 def _events_of_rows(
@@ -116,9 +114,10 @@ class ChangeBlocks:
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
         if _may_exchange_keys(task, shape):
-            events = _as_one(event_batches(self._local_rows(task, shape, window), shape), shape)
+            parts = event_batches(self._local_rows(task, shape, window), shape)
         else:
-            events = _as_one(compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
+            parts = compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape)
+        events = as_one(parts, shape.event_schema())
         keys = keys_of_events(events, shape) if only_inserts and not shape.is_bag else None
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and compaction.can_supersede(shape):
@@ -137,9 +136,8 @@ class ChangeBlocks:
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window, only_inserts = span.shape, window_of(task, span, self.windows), _only_inserts(task)
-        keys: BatchKeys | None = None
         if self.is_on_driver(task):
-            batch = _as_one(every_event(self._local_rows(task, shape, window), shape), shape)
+            batch = as_one(every_event(self._local_rows(task, shape, window), shape), shape.event_schema())
             keys = keys_of_events(batch, shape) if only_inserts and not shape.is_bag else None
             events = frame(self.rows.spark, pa.Table.from_batches([batch]))
         else:
@@ -164,8 +162,8 @@ class ChangeBlocks:
 
     def _local_rows(self, task: TableTask, shape: TableShape, window: Window) -> pa.RecordBatch:
         """The rows of a table whose changes the driver decodes, including truncates."""
-        parts = [rows_in(block, self.rows.statuses, window, True) for block in self._local[task.oid]]
-        [rows] = pa.Table.from_batches(parts, ROW_SCHEMA).combine_chunks().to_batches() or [_NO_ROWS]
+        parts = (rows_in(block, self.rows.statuses, window, True) for block in self._local[task.oid])
+        rows = as_one(parts, ROW_SCHEMA)
         return without_exchanges(rows, shape, _keeps_changes(task)) if _may_exchange_keys(task, shape) else rows
 
     def _keys(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> BatchKeys | None:
@@ -240,12 +238,3 @@ def _exchanged(blocks: DataFrame, statuses: StatusLookup, window: Window, shape:
 
 def window_of(task: TableTask, span: SchemaSpan, windows: Mapping[int, CommitWindow]) -> Window:
     return Window(task.changes.truncated_at, span.start, span.end, windows.get(task.oid, CommitWindow()))
-
-
-def _as_one(batches: Iterable[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:
-    """Concatenates the batches, even if there are none: Spark rejects an Arrow table that has list columns and no
-    batch."""
-    schema = shape.event_schema()
-    combined = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    [batch] = combined or [pa.RecordBatch.from_pylist([], schema)]
-    return batch

@@ -40,21 +40,17 @@ def serial_rows(
         for block in iterate_blocks(batches):
             yield rows_in(block, statuses, window, True)
 
-    rows = blocks.mapInArrow(unpack, spark_schema(ROW_SCHEMA))
-    return _serial(rows, blocks.mapInArrow(use, spark_schema(KEY_USES)), shape, keeps_changes)
-
-
-def _serial(rows: DataFrame, uses: DataFrame, shape: TableShape, keeps_changes: bool) -> DataFrame | None:
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = exchanging(_as_one(batches, KEY_USES), keeps_changes)
+        found = exchanging(as_one(batches, KEY_USES), keeps_changes)
         yield pa.RecordBatch.from_arrays([pa.array(found)], schema=_FOUND)
 
     def replace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        serial = without_exchanges(_as_one(batches, _WIDE), shape, keeps_changes)
+        serial = without_exchanges(as_one(batches, _WIDE), shape, keeps_changes)
         for begin in range(0, serial.num_rows, BATCH_ROWS):
             part = pa.Table.from_batches([serial.slice(begin, BATCH_ROWS)])
             yield from part.cast(ROW_SCHEMA).combine_chunks().to_batches()
 
+    rows, uses = blocks.mapInArrow(unpack, spark_schema(ROW_SCHEMA)), blocks.mapInArrow(use, spark_schema(KEY_USES))
     found = uses.repartition("key").mapInArrow(find, spark_schema(_FOUND)).distinct().localCheckpoint()
     if not found.limit(1).count():
         return None
@@ -64,7 +60,9 @@ def _serial(rows: DataFrame, uses: DataFrame, shape: TableShape, keeps_changes: 
     return others.unionByName(own.mapInArrow(replace, spark_schema(ROW_SCHEMA)))
 
 
-def _as_one(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def as_one(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Concatenates the batches, even if there are none: Spark rejects an Arrow table that has list columns and no
+    batch."""
     parts = [pa.Table.from_batches([batch]).cast(schema) for batch in batches]
     table = pa.concat_tables(parts) if parts else schema.empty_table()
     [batch] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
