@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.identifiers import forms, quoted
 from pgoutput_etl.load.commit import overwrite
-from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers
+from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers, sql_place
 from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
 from pgoutput_etl.load.table_writer import DeltaTransaction, TableCommit, committing
 from pgoutput_etl.load.target_columns import (
@@ -37,7 +37,6 @@ from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import history_of, recorded_entry
-from pgoutput_etl.spark.delta_log import folder_of_log
 from pgoutput_etl.targets.modes import (
     OLD_KEY_COLUMN,
     UNCHANGED_COLUMN,
@@ -145,14 +144,10 @@ def _alter(table: TableCommit, migration: SchemaMigration) -> tuple[str, ...]:
         unite_columns(table, fields_of(migration.after))
         return _feed_ended(spark, path, had_feed)
     allow_names(spark, path, (column.name for column in migration.after))
-    target = delta_table(spark, path)
-    existing = {field.name: field.dataType for field in target.toDF().schema.fields}
-    # Readers resolve a relative path against Spark's working directory, ALTER TABLE against the warehouse.
-    place = (
-        path if path.is_in_catalog else Place(folder_of_log(spark, path) or target.detail().collect()[0]["location"])
-    )
+    existing = {field.name: field.dataType for field in delta_table(spark, path).toDF().schema.fields}
+    name = sql_place(spark, path).identifier
     for clause in _clauses(migration, existing):  # SQL, because DeltaTable's API has no ALTER TABLE
-        spark.sql(f"ALTER TABLE {place.identifier} {clause}")
+        spark.sql(f"ALTER TABLE {name} {clause}")
     return _feed_ended(spark, path, had_feed)
 
 

@@ -49,7 +49,7 @@ from pgoutput_etl.schema.layout import (
     with_indexed,
 )
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
-from pgoutput_etl.spark.delta_log import properties_of
+from pgoutput_etl.spark.delta_log import folder_of_log, properties_of
 from pgoutput_etl.spark.retries import CONFLICTS
 from pgoutput_etl.spark.session import temporarily
 
@@ -96,8 +96,8 @@ class StoredLayout:
         layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"], readers)
         schema = table.toDF().schema
         comments = {f.name: f.metadata["comment"] for f in schema if f.metadata.get("comment")}
-        sql_place = place.table if place.is_in_catalog else Place(detail["location"])
-        return cls(sql_place, layout, schema, comments, _FEATURE in features)
+        absolute = place.table if place.is_in_catalog else Place(detail["location"])
+        return cls(absolute, layout, schema, comments, _FEATURE in features)
 
     @property
     def maps_columns(self) -> bool:
@@ -224,7 +224,15 @@ def _alter_beside(spark: SparkSession, place: Place, clause: str) -> None:
     """Commits without user metadata: with the metadata of the write that follows, a run that finishes this one would
     conclude that the write was done."""
     with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
-        alter(spark, StoredLayout.of(spark, place).place, clause)
+        alter(spark, sql_place(spark, place), clause)
+
+
+def sql_place(spark: SparkSession, place: Place) -> Place:
+    """StoredLayout.place, without reading the layout where possible."""
+    if place.is_in_catalog:
+        return place.table
+    folder = folder_of_log(spark, place)
+    return StoredLayout.of(spark, place).place if folder is None else Place(folder)
 
 
 def has_change_feed(spark: SparkSession, place: Place) -> bool:

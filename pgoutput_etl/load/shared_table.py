@@ -29,13 +29,13 @@ from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.layout import (
-    StoredLayout,
     allow_names,
     alter,
     is_for_all_readers,
     lay_out,
     possible,
     refused,
+    sql_place,
     tag_column,
     tag_columns,
 )
@@ -138,9 +138,9 @@ def unite_columns(table: TableCommit, columns: StructType) -> None:
         try:
             with table.preparing("columns"):
                 allow_names(spark, place, columns.names)
-                sql_place = StoredLayout.of(spark, place).place
+                table_place = sql_place(spark, place)
                 for clause in chain.from_iterable(union.clauses for union in unions):
-                    alter(spark, sql_place, clause)
+                    alter(spark, table_place, clause)
         except TableError:
             if _unions(spark, place, columns) == unions:  # no other source has added the columns meanwhile
                 raise
@@ -229,6 +229,6 @@ def restore_tagged(table: TableCommit, version: int | None) -> None:
 
 
 def _overwrite(table: TableCommit, rows: DataFrame) -> None:
-    name = StoredLayout.of(table.spark, table.place).place.identifier  # a writer rejects relative paths
+    name = sql_place(table.spark, table.place).identifier  # a writer rejects relative paths
     writer = tagged_rows(table.spark, table.place, rows).writeTo(name).options(**table.options)
     writer.overwrite(has_tag(table.place.tag))
