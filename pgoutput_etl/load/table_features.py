@@ -17,7 +17,7 @@ from pgoutput_etl.console import counted
 from pgoutput_etl.identifiers import text_literal
 from pgoutput_etl.load.commit import TargetRows
 from pgoutput_etl.load.evolve import has_entries, may_need_log_only, removed_names
-from pgoutput_etl.load.layout import StoredLayout, alter, property_of
+from pgoutput_etl.load.layout import alter, property_of, sql_place
 from pgoutput_etl.load.shared_table import ColumnUnion, planned_unions
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.places import Place
@@ -41,16 +41,13 @@ class TableFeature(Enum):
     DELETION_VECTORS = "deletion vectors"
     TYPE_WIDENING = "type widening"
 
-    @property
-    def setting(self) -> tuple[str, str]:
-        """The property that turns it on, and its value."""
-        match self:
-            case TableFeature.COLUMN_MAPPING:
-                return COLUMN_MAPPING, "name"
-            case TableFeature.DELETION_VECTORS:
-                return "delta.enableDeletionVectors", "true"
-            case TableFeature.TYPE_WIDENING:
-                return "delta.enableTypeWidening", "true"
+
+# The property that turns a feature on, and its value
+_SETTINGS = {
+    TableFeature.COLUMN_MAPPING: (COLUMN_MAPPING, "name"),
+    TableFeature.DELETION_VECTORS: ("delta.enableDeletionVectors", "true"),
+    TableFeature.TYPE_WIDENING: ("delta.enableTypeWidening", "true"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ def lacking_features(
     configured = {name.lower() for name in layout.properties}
     found: dict[TableFeature, FeatureNeed] = {}
     for need in _needs(spark, place, task, task.spans[number], before):
-        if need.feature.setting[0].lower() not in configured:
+        if _SETTINGS[need.feature][0].lower() not in configured:
             found.setdefault(need.feature, need)
     return [need for need in found.values() if not _is_on(spark, place, need.feature)]
 
@@ -139,17 +136,17 @@ def _of_migration(spark: SparkSession, place: Place, migration: SchemaMigration,
 
 
 def _is_on(spark: SparkSession, place: Place, feature: TableFeature) -> bool:
-    name, _ = feature.setting
+    name, _ = _SETTINGS[feature]
     return is_delta_table(spark, place) and property_of(spark, place, name).lower() not in ("", "none", "false")
 
 
 def enable(spark: SparkSession, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
     """Turns the feature on, in its own Delta commit. commit: identifies the batch."""
     step = replace(commit, step=f"{ENABLED}{need}")
-    name, value = need.feature.setting
+    name, value = _SETTINGS[need.feature]
     with committing(spark, place, step, is_once=False) as table:
         clause = f"SET TBLPROPERTIES ({text_literal(name)} = {text_literal(value)})"
-        alter(table.spark, StoredLayout.of(table.spark, place).place, clause)
+        alter(table.spark, sql_place(table.spark, place), clause)
 
 
 def planned_features(spark: SparkSession, place: Place, task: TableTask, before: Sequence[TargetRows]) -> list[str]:
