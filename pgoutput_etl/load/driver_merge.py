@@ -91,7 +91,7 @@ def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> Write
     columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
     if transaction is None or columns is None:
         return None
-    return _Merged.added(net, columns).commit(transaction, table, columns, _news(net, shape, columns))
+    return _Merged.added(net, columns).commit(transaction, table, shape, columns)
 
 
 def _replace(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
@@ -104,8 +104,7 @@ def _replace(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> Writ
         return None  # in another order
     if transaction.applications.get(table.application, -1) >= table.transaction.batch:
         return written(table)
-    news, replaced = _news(net, shape, columns), transaction.table.files
-    return _Merged.added(net, columns, replaced).commit(transaction, table, columns, news)
+    return _Merged.added(net, columns, transaction.table.files).commit(transaction, table, shape, columns)
 
 
 def _merge(
@@ -120,12 +119,11 @@ def _merge(
     if transaction.applications.get(table.application, -1) >= table.transaction.batch:
         return written(table)  # by a run that died
     if shape.is_bag:
-        added = _Merged.added(changes, columns).commit(transaction, table, columns, _news(changes, shape, columns))
-        return replace(added, rows=None)
+        return replace(_Merged.added(changes, columns).commit(transaction, table, shape, columns), rows=None)
     stored = stored_rows(transaction.table, columns)
     net = None if stored is None else _net(events, shape, stored)
     merged = None if net is None else _Merged.of(stored, net, shape, replaces_copies)
-    return None if merged is None else merged.commit(transaction, table, columns, _news(merged.net, shape, columns))
+    return None if merged is None else merged.commit(transaction, table, shape, columns)
 
 
 def _is_odd(shape: TableShape, i: int, changes: pa.RecordBatch) -> bool:
@@ -194,9 +192,9 @@ class _Merged:
         return cls(stored, net, np.isin(of_stored, of_net), np.isin(of_net, of_stored), deletes)
 
     def commit(
-        self, transaction: DeltaWrite, table: TableCommit, columns: Mapping[str, StoredColumn], news: pa.Table
+        self, transaction: DeltaWrite, table: TableCommit, shape: TableShape, columns: Mapping[str, StoredColumn]
     ) -> WriteResult:
-        written_rows = news.filter(pa.array(~self.deletes))
+        written_rows = _news(self.net, shape, columns).filter(pa.array(~self.deletes))
         kept = self.stored.filter(pa.array(~self.gone)) if self.gone.any() else None
         inserted, updated = (int((~self.deletes & flags).sum()) for flags in (~self.is_stored, self.is_stored))
         deleted = int(self.gone.sum()) - updated  # includes copies of updated rows
