@@ -44,12 +44,12 @@ def rows_left(rows: DataFrame, removal: Removal, mode: Mode) -> DataFrame:
         return rows.where(~condition)
     if VALID_TO_LSN in ended:
         rows = rows.where(~(condition & (F.col(VALID_FROM_LSN) == removal.lsn)))
-    values = {f.name: F.when(condition, ended[f.name].cast(f.dataType)) for f in rows.schema if f.name in ended}
-    return rows.select(
-        *(
-            values[name].otherwise(F.col(quoted(name))).alias(name) if name in values else F.col(quoted(name))
-            for name in rows.columns
-        )
+    return rows.withColumns(
+        {
+            field.name: F.when(condition, ended[field.name].cast(field.dataType)).otherwise(F.col(field.name))
+            for field in rows.schema
+            if field.name in ended
+        }
     )
 
 
@@ -70,11 +70,8 @@ def _ended(removal: Removal, mode: Mode) -> dict[str, Column]:
 
 
 def _condition(removal: Removal, mode: Mode) -> Column:
-    def text_of(column: TableColumn) -> Column:
-        return F.col(UNREPRESENTABLE_COLUMN)[column.name]
-
     def compare(bound: ColumnValue) -> tuple[Column, Column, Column]:
-        stored, text = F.col(quoted(bound.column.name)), text_of(bound.column)
+        stored, text = F.col(quoted(bound.column.name)), F.col(UNREPRESENTABLE_COLUMN)[bound.column.name]
         value = F.lit(str(bound.value)).cast(delta_type(bound.column.type))
         is_below_all = text.startswith("-") | text.endswith(" BC")  # as schema.removal.is_below_all
         below, above = F.coalesce(stored < value, is_below_all), F.coalesce(stored > value, ~is_below_all)

@@ -62,11 +62,9 @@ class RepairChanges:
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         ranges = self.ranges[task.oid]
-        if span.shape.is_bag and ranges == ():
-            return DeltaChanges(self.spark, self.source).prepared(task, span)
         if span.shape.is_bag:
-            replaced = DeltaChanges(self.spark, self.source).prepared(task, span)
-            return lambda _, commit, __: replaced(TargetRows.NOTHING, commit, None)
+            applied = DeltaChanges(self.spark, self.source).prepared(task, span)
+            return applied if ranges == () else lambda _, commit, __: applied(TargetRows.NOTHING, commit, None)
         # The driver's merge would empty columns that only the target has.
         if not self.source.is_on_driver(task) or any(column.retired for column in span.shape.columns):
             return self._prepared_by_spark(task, span)
