@@ -33,7 +33,7 @@ def write(table: TableCommit, shape: TableShape, events: EventLog, before: Targe
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    """See merge.rows_after."""
+    """See mirror.rows_after."""
     rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
     return rows if stored is None else stored.unionByName(rows, allowMissingColumns=True)
 

@@ -59,7 +59,7 @@ def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, 
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
-    """See merge.rows_after."""
+    """See mirror.rows_after."""
     rows, deletes = _inserts_and_deletes(net_of_bag(with_sequence(events), shape), shape)
     if stored is None:
         return rows

@@ -73,10 +73,6 @@ class WriteResult:
         return rows + self.inserted - self.deleted
 
 
-def has_rows(spark: SparkSession, path: Place) -> bool:
-    return bool(read_table(spark, path).limit(1).count())
-
-
 def check_target_exists(spark: SparkSession, path: Place, version: int = -1, application: str | None = None) -> None:
     """Raises TableError if the table is gone. version: the version that the application last wrote; another source may
     have created a table of the same name since."""

@@ -52,7 +52,7 @@ def _write_keyed(table: TableCommit, shape: TableShape, events: EventLog, stored
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    """See merge.rows_after."""
+    """See mirror.rows_after."""
     if not shape.is_bag:
         changes = _changes(shape, events, stored)
         return _new_versions(changes, shape) if stored is None else _merge(changes, shape, {}).after(stored)

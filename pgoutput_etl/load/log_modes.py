@@ -17,7 +17,7 @@ from pgoutput_etl.schema.table_shape import TableShape
 
 @dataclass(frozen=True, slots=True)
 class LogMode:
-    """write: makes one Delta commit. rows_after: see merge.rows_after."""
+    """write: makes one Delta commit. rows_after: see mirror.rows_after."""
 
     write: Callable[[TableCommit, TableShape, EventLog, TargetRows], WriteResult]
     rows_after: Callable[[DataFrame | None, TableShape, EventLog], DataFrame]

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.load import mirror as merge
+from pgoutput_etl.load import mirror
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
@@ -50,7 +50,7 @@ class FrameChanges:
 
     def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:
         if task.mode not in LOG_MODES:
-            return merge.rows_after(stored, span.shape, self.source.events(task, span))
+            return mirror.rows_after(stored, span.shape, self.source.events(task, span))
         return LOG_MODES[task.mode].rows_after(stored, span.shape, self.source.event_log(task, span))
 
 

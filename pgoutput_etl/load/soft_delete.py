@@ -47,7 +47,7 @@ def write(table: TableCommit, shape: TableShape, events: EventLog, before: Targe
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    """See merge.rows_after."""
+    """See mirror.rows_after."""
     net = _net(stored, shape, events)
     if stored is None:
         return _new_rows(net, shape)

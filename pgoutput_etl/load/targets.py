@@ -18,7 +18,7 @@ from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import commit as delta_commit
-from pgoutput_etl.load import mirror as merge
+from pgoutput_etl.load import mirror
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
@@ -182,11 +182,11 @@ class DeltaChanges:
                 events = self.source.events(task, span)
             else:  # the filter may select a change that a later one supersedes
                 events = TableEvents(partial(self.event_filter, self.source.typed_events(task, span), span.shape))
-            return partial(again, partial(merge.write, self.spark, task.path, span.shape, events))
+            return partial(again, partial(mirror.write, self.spark, task.path, span.shape, events))
         log = self.source.event_log(task, span)
 
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
-            with committing(self.spark, task.path, commit, merge.for_size(self.spark, log.size)) as table:
+            with committing(self.spark, task.path, commit, mirror.for_size(self.spark, log.size)) as table:
                 return again(LOG_MODES[task.mode].write, table, span.shape, log, before)
 
         return write_in_mode
@@ -200,7 +200,7 @@ class DeltaChanges:
         shape, has_rows = span.shape, before is TargetRows.ROWS
         stored = tagged_target(self.spark, task.path, shape.columns, version) if has_rows else None
         if task.mode not in LOG_MODES:
-            return merge.compared(shape, self.source.events(task, span), stored)
+            return mirror.compared(shape, self.source.events(task, span), stored)
         if not table_mode(task.mode).has_rows:
             return None
         current = None if stored is None else current_rows(stored, task.mode)
@@ -280,7 +280,7 @@ class DeltaTargets:
             )
 
     def has_rows(self, place: Place) -> bool:
-        return delta_commit.has_rows(self.spark, place)
+        return bool(read_table(self.spark, place).limit(1).count())
 
     def count(self, place: Place) -> int:
         return read_table(self.spark, place).count()
