@@ -65,7 +65,7 @@ def net_facts(net: DataFrame, shape: TableShape, others: Mapping[str, Column] | 
     """Computes NetFacts. net: materialized rows from net_effect.net_rows. others: further aggregates over them, by
     name."""
     columns = [column.alias(f"other_{name}") for name, column in (others or {}).items()]
-    row = _aggregated(net, shape, F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes"), *columns)
+    row = _aggregated(net, shape, F.count_if("_delete").alias("deletes"), *columns)
     values = {name: row[f"other_{name}"] for name in others or {}}
     return NetFacts(row["rows"], row["deletes"], _ranges(net, row, shape), values)
 

@@ -96,7 +96,7 @@ def chain_facts(shape: TableShape) -> dict[str, Column]:
         for i in ranged(shape)
         for limit in (F.min, F.max)
     }
-    known = {name: F.coalesce(F.count_if(column), F.lit(0)) for name, column in counts.items()}
+    known = {name: F.count_if(column) for name, column in counts.items()}
     return {**counted("_chain", F.lit(None).cast("boolean")), **known, **limits}
 
 

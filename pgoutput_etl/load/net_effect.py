@@ -82,7 +82,7 @@ def with_sequence(events: DataFrame) -> DataFrame:
 def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_chain`, `_delete`, and for each TOAST column `keep0…`, true if
     the target keeps its value."""
-    grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(event_key_parts(shape))))
+    grouped = events.groupBy(*keyed_columns(event_key_parts(shape)))
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
     begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
