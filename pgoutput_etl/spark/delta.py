@@ -22,7 +22,8 @@ from pyspark.sql import functions as F
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.java import hadoop_path, java_class, scala_option
+from pgoutput_etl.spark.java import java_class, scala_option
+from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import SuppressConditions, is_platform_session
 
 _TABLE_IDENTIFIER = "org.apache.spark.sql.catalyst.TableIdentifier"
@@ -143,8 +144,7 @@ def remove_table(spark: SparkSession, path: Place) -> bool:
     """Deletes the folder of a table that is not in a catalog. Returns False if Hadoop's file system can't be called."""
     if is_connect(spark) or is_platform_session():
         return False
-    folder = hadoop_path(spark, path.name)
-    folder.getFileSystem(cast(Any, spark)._jsc.hadoopConfiguration()).delete(folder, True)
+    ObjectFolder(spark, path.name).delete_all()
     return True
 
 
