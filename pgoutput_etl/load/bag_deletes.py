@@ -13,7 +13,7 @@ from pgoutput_etl.changes.bag import Bag, Values, may_be_rows, value_of
 from pgoutput_etl.load.net_effect import any_of, event_content, rows_with_content
 from pgoutput_etl.schema.table_shape import NEVER, TableColumn, TableShape
 
-_MOST_ROWS = 100_000  # compared one by one in a task; among more candidates, no stale row is looked for
+_MOST_ROWS = 100_000  # compared one by one in a task; with more candidates, stale rows are ignored
 
 
 def ranked(deletes: DataFrame, shape: TableShape) -> DataFrame:
@@ -24,8 +24,8 @@ def ranked(deletes: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def settled(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> DataFrame:
-    """Like `ranked`, but a DELETE without an equal row removes the stale row that it refers to (changes/bag.py); its
-    `proven` is an LSN, otherwise NULL. stored: the table's current rows."""
+    """Like `ranked`, but a DELETE without an equal row removes the stale row that it refers to (changes/bag.py);
+    `proven` is then an LSN, otherwise NULL. stored: the table's current rows."""
     deletes = deletes.withColumn("proven", F.lit(None).cast("long"))
     if not shape.changed_at and not _has_row(deletes, shape):
         return deletes

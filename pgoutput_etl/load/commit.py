@@ -87,8 +87,8 @@ def check_target_exists(spark: SparkSession, path: Place, version: int = -1, app
 def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
     """Replaces the table's rows and schema, or creates the table. Settings that the layout doesn't mention are kept.
 
-    Usually makes one commit; some parts of a layout need further ones, because Delta accepts them only for a table that
-    exists, and so do the columns of a table that several sources share.
+    Usually makes one commit. Parts of a layout that Delta accepts only for an existing table need further commits, and
+    so do the columns of a table that several sources share.
     """
     if table.is_tagged:
         replace_tagged(table, rows, layout)
@@ -240,13 +240,13 @@ def _start_of_own(spark: SparkSession, path: Place, version: int, application: s
 
 
 def written(table: TableCommit) -> WriteResult:
-    """What the commit did."""
+    """The commit's effect."""
     return write_result(table.spark, table.place, table.transaction.application)
 
 
 def write_result(spark: SparkSession, path: Place, application: str) -> WriteResult:
-    """What the last commit that changed rows did, with the table's newest version. application: in a shared table, only
-    its commits count."""
+    """The effect of the last commit that changed rows, with the table's newest version. application: in a shared table,
+    only its commits count."""
     if path.tag:
         commits = _own_commits(spark, path, application)
         if not commits:  # Delta has forgotten them

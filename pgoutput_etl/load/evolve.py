@@ -47,7 +47,7 @@ from pgoutput_etl.targets.modes import (
 
 
 def committed_steps(spark: SparkSession, path: Place, commit: DeltaTransaction) -> dict[str, int]:
-    """The steps of this batch that a run that died has committed, from the table's history, and their versions."""
+    """The steps of this batch that a dead run committed, with their versions, from the table's history."""
     own = (commit.application, commit.batch)
     recorded = _recorded_metadata(spark, path)
     return {str(e["step"]): version for version, e in recorded if (e.get("application"), e.get("batch")) == own}

@@ -24,7 +24,7 @@ from pgoutput_etl.spark.retries import CONFLICTS, was_lost
 # Everything that Spark, Delta Lake, and the JVM raise. If the JVM doesn't answer, py4j raises other errors.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
-FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # that may concern a single table
+FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # errors that may concern a single table
 
 # An error of a Spark worker about rows, or about a file whose path the worker doesn't know.
 _ROW_ERRORS = "|".join(("ArchiveError", "RowError", *RowError.classes))
@@ -63,7 +63,7 @@ def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError 
     """Why Spark or Delta Lake can't process a table, without the error's text, which may contain values; None if the
     error ends the run. is_running: False once Spark has ended.
 
-    Other errors that this package raises in a worker also end the run; `table_fault` knows those about a table.
+    Other errors that this package raises in a worker also end the run; `table_fault` recognizes errors about a table.
     """
     if not isinstance(error, SPARK_ERRORS) or own_lines(error) or was_lost(error):
         return None

@@ -171,8 +171,7 @@ def _within(shape: TableShape, ranges: Ranges, alias: str = "") -> Iterator[tupl
 
 def _literal(value: Any, column_type: ColumnType) -> Column:
     """Dates and times are casts of text, because Spark converts Python's dates through a calendar that skips ten days
-    in
-    1582. Spark folds the cast into a constant before Delta prunes files."""
+    in 1582. Spark folds the cast into a constant before Delta prunes files."""
     if isinstance(value, int | str):
         return F.lit(value)
     text = value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -221,8 +221,8 @@ def _typed_names(schema: StructType) -> set[tuple[str, str]]:
 
 
 def _alter_beside(spark: SparkSession, place: Place, clause: str) -> None:
-    """Commits without user metadata: with the metadata of the write that follows, a run that finishes this one would
-    conclude that the write was done."""
+    """Commits without user metadata: with the metadata of the write that follows, this commit would make a run that
+    finishes the batch conclude that the write was done."""
     with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
         alter(spark, sql_place(spark, place), clause)
 
@@ -322,7 +322,7 @@ def planned_layout(spark: SparkSession, place: Place, wanted: Layout) -> tuple[s
 
 
 def alter(spark: SparkSession, place: Place, clause: str) -> None:
-    """clause: of quoted names and literals. This is SQL because DeltaTable's API has no ALTER TABLE."""
+    """clause: SQL with quoted names and literals, because DeltaTable's API has no ALTER TABLE."""
     try:
         spark.sql(f"ALTER TABLE {place.identifier} {clause}")
     except CONFLICTS:

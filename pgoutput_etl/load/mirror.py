@@ -53,7 +53,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 
 _PARTITION_BYTES = 1 << 25
 
-_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # this module does that
+_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # this module materializes the source
 
 
 def write(
@@ -95,7 +95,7 @@ def write(
 
 
 def _most_to_broadcast(shape: TableShape) -> int:
-    """The number of rows whose keys a MERGE may broadcast within some hundred MB of driver memory. Spark doesn't know
+    """The number of rows whose keys a MERGE may broadcast within a few hundred MB of driver memory. Spark doesn't know
     the rows' size and would broadcast any number. A key that fits into a long needs less memory."""
     kinds = [shape.columns[i].type.arrow for i in shape.key]
     is_long = len(kinds) == 1 and not pa.types.is_decimal(kinds[0]) and pa.types.is_primitive(kinds[0])

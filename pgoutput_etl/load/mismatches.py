@@ -118,7 +118,7 @@ def chains_of(net: DataFrame, shape: TableShape) -> Chains:
 
 @dataclass(frozen=True, slots=True)
 class Presumptions:
-    """What the net rows of a MERGE assume about the target's rows. Made before the MERGE.
+    """The assumptions that the net rows of a MERGE make about the target's rows. Made before the MERGE.
 
     target: reads its rows at a version. is_known: `found` has the mismatches, whatever the MERGE does.
     """

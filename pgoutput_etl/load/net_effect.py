@@ -65,8 +65,8 @@ class TableEvents:
 
     @property
     def are_plain(self) -> bool:
-        """True if all events are INSERTs of distinct keys, so that none contradicts another. The driver's may stand for
-        INSERTs that they superseded."""
+        """True if all events are INSERTs of distinct keys, so that none contradicts another. An event on the driver may
+        stand for INSERTs that it superseded."""
         if not self.only_inserts or self.keys is None or not self.keys.facts.are_unique:
             return False
         return self.net is None or self.net.column("_chain").null_count == self.net.num_rows

@@ -37,7 +37,7 @@ def in_their_places(plan: TablePlan, places: Mapping[int, Place]) -> TablePlan:
 
 
 def _in_scratch(span: SchemaSpan) -> SchemaSpan:
-    """The span with Delta's features from the start: the table that gets replaced doesn't receive them (commit.py)."""
+    """The span with all Delta features from the start: the table that it replaces gains none of them (commit.py)."""
     layout = span.shape.layout
     readers = Readers.SPARK if layout.readers is Readers.AUTO else layout.readers
     return replace(span, shape=replace(span.shape, layout=replace(layout, readers=readers)))

@@ -1,4 +1,4 @@
-"""Applies a batch's net changes to a small table by rewriting it in one commit: a MERGE of any size takes longer."""
+"""Applies a batch's net changes to a small table by rewriting it in one commit, which is faster than any MERGE."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int |
 
 
 def net_merge(net: DataFrame, shape: TableShape, ranges: Ranges | None = None, deletes: bool = True) -> RowMerge:
-    """net: one row per key (net_effect.net_rows). ranges: of its keys. deletes: False if no net row deletes a row,
-    which spares Delta reading every column of the target."""
+    """net: one row per key (net_effect.net_rows). ranges: of its keys. deletes: False if no net row deletes a row, so
+    that Delta needn't read every column of the target."""
     is_deleted = F.col("s._delete")
     values = (updated_values(shape), net_values(shape, "s."))
     return RowMerge(net, same_key(shape, ranges or {}), *values, is_deleted if deletes else None, ~is_deleted)
@@ -84,8 +84,8 @@ def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataF
 
 def awaited(counts: Observation) -> dict[str, int] | None:
     """The observed counts. None if there are none: Delta skips the write if another run has already made this commit,
-    and `Observation.get` would wait forever. Spark loses what is observed in writes to a catalog's table, which run a
-    query of their own."""
+    and `Observation.get` would wait forever. Spark loses observations of writes to a catalog's table, because such
+    writes run a separate query."""
     found: SimpleQueue[dict[str, int] | None] = SimpleQueue()
 
     def get() -> None:

@@ -188,8 +188,8 @@ def _unions(spark: SparkSession, place: Place, columns: StructType, may_widen: b
 
 
 def check_shared(spark: SparkSession, place: Place) -> None:
-    """Raises TableError if an existing table isn't shared, or is shared by other columns than the tag's; for a place
-    without a tag, if the table is shared."""
+    """Raises TableError if an existing table isn't shared, or is shared by columns other than the tag's. For a place
+    without a tag, raises it if the table is shared."""
     table = place.table
     own, tag = tuple(place.tag), tag_columns(read_table(spark, table).schema)
     if own == tag:

@@ -128,8 +128,8 @@ def kinds_of(own: Sequence[TableColumn]) -> dict[str, tuple[DataType, pa.DataTyp
 
 
 def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Table | None:
-    """The table's rows, in columns by name. None if they are too many bytes, or if a file may have a column under
-    another name. Raises Arrow's error if a type differs from the table's."""
+    """The table's rows, in columns by name. None if they are too large, or if a file may have a column under another
+    name. Raises Arrow's error if a type differs from the table's."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     stored = {column.stored for column in columns.values()}
     is_by_id = table.properties.get(COLUMN_MAPPING) == "id"
@@ -149,8 +149,8 @@ def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Ta
 
 
 def _may_have_other_names(others: Collection[str], stored: Collection[str], is_by_id: bool) -> bool:
-    """True if Spark may find the table's columns among a file's others: by their IDs, or in another spelling. If not,
-    these were dropped."""
+    """True if Spark may find the table's columns among a file's other columns, by ID or in another spelling. Otherwise,
+    the other columns were dropped from the table."""
     spellings = frozenset[str]().union(*map(forms, stored))
     return bool(others) and (is_by_id or any(forms(name) & spellings for name in others))
 

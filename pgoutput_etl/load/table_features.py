@@ -78,7 +78,7 @@ def lacking_features(
 def _needs(
     spark: SparkSession, place: Place, task: TableTask, span: SchemaSpan, before: TargetRows
 ) -> Iterator[FeatureNeed]:
-    """Needs of what is new in the span; the table already has what its old columns need."""
+    """The features that the span newly needs; the table already has the features that its old columns need."""
     shape, migration = span.shape, span.migration
     if migration is not None or before is TargetRows.NOTHING:
         if place.tag:

@@ -75,7 +75,7 @@ def comparable(event: Column, column_type: ColumnType) -> Column:
     Floats compare by their text: Spark groups -0.0 with 0.0, but PostgreSQL's rows keep their sign.
     """
     if column_type.storage is Storage.VARIANT:
-        # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, and that is
+        # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, which is
         # stable.
         return _respelled(_respelled(event))
     own_type = spark_type(column_type.arrow)  # another source may have widened the column
@@ -128,7 +128,7 @@ def unknown_entry(name: str) -> Column:
 
 
 def with_entries(entries: Column, added: Iterable[tuple[Column, Column]]) -> Column:
-    """Entries, or NULL, plus others under their conditions. A single expression: Spark's stack overflows at some
+    """Entries, or NULL, plus others under their conditions. A single expression: Spark's stack overflows at a few
     hundred nested ones, and there may be one per column."""
     return F.concat(
         F.coalesce(entries, no_entries()),

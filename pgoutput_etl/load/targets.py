@@ -69,7 +69,7 @@ class Changes(Protocol):
 
 
 class WrittenTargets(Protocol):
-    """What the writer needs of the targets. A place is a path or a name in a catalog. Methods that take a
+    """The operations on targets that the writer needs. A place is a path or a name in a catalog. Methods that take a
     DeltaTransaction make its commit only once, no matter how often they are called."""
 
     @property
@@ -101,10 +101,10 @@ class WrittenTargets(Protocol):
     def count(self, place: Place) -> int: ...
 
     def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
-        """The steps of this batch that a run that died has committed, from the table's history, and their versions."""
+        """The steps of this batch that a dead run committed, with their versions, from the table's history."""
 
     def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:
-        """What the table's last commit did. commit: in a shared table, only commits of its application count."""
+        """The effect of the table's last commit. commit: in a shared table, only commits of its application count."""
 
     def move(
         self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
@@ -168,7 +168,7 @@ def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: 
 
 @dataclass(frozen=True, slots=True)
 class DeltaChanges:
-    """event_filter: selects the events from which rows of mirrored tables are set; None if all changes follow the
+    """event_filter: selects the events that set the rows of mirrored tables; None if all changes are later than the
     tables' rows."""
 
     spark: SparkSession

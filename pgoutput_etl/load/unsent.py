@@ -1,8 +1,8 @@
 """Fills in the values that changes left unsent: unchanged TOAST, and columns that the relation no longer has.
 
-The value is the newest one that an earlier change of the row sent, also under a key that the row has left since;
-without one, it is the stored row's. A value that nobody has is NULL, with a NULL text in `_unrep`. This is for few
-changes; load/net_effect.py does the same in Spark.
+The value is the newest one that an earlier change of the row sent, even under a former key of the row; failing that,
+the stored row's. An unknown value is NULL, with a NULL text in `_unrep`. This is for few changes; load/net_effect.py
+does the same in Spark.
 """
 
 from __future__ import annotations

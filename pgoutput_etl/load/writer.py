@@ -43,7 +43,7 @@ _OF_SPANS = ("changes:", "columns:", "removed:")  # prefixes of steps that end w
 
 _HELD = "held: "  # prefix of the step that undoes a batch's changes to a table that it holds; the reason follows
 
-_AT_A_TIME = 16  # tables for which the driver waits for storage, and does nothing else
+_AT_A_TIME = 16  # tables to handle at once when the driver only waits for storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,8 @@ class Writer:
         )
 
     def _refuse_large_rows(self, task: TableTask, place: Place) -> None:
-        """Checks only if there is less memory than when the rows were written: those are known to fit."""
+        """Skips the check if there is at least as much memory as when the rows were written, because they are known to
+        fit."""
         memory, known = self.targets.memory, None if task.state is None else task.state.memory
         is_known = known is not None and memory is not None and known <= memory and not self.batch.resumed
         if table_mode(task.mode).has_rows and not is_known and not task.replaces:
@@ -231,7 +232,7 @@ class Writer:
             self._refuse_large_rows(task, task.path)
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else {}
         held = next((step for step in done if step.startswith(_HELD)), None)
-        if held is not None:  # the history also has steps that it undid, which would not be done again
+        if held is not None:  # the history also has steps that were undone, and they would not be repeated
             reason = Reason.from_json(held.removeprefix(_HELD))
             raise TableError(reason, reason.kind)
         return done
@@ -375,8 +376,9 @@ def rows_before_span(task: TableTask, number: int) -> TargetRows:
 
 
 def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[TableTask]) -> None:
-    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or is
-    not such a table. Holds a table of the plan if Spark can't read its path. tasks: the plan's."""
+    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or if a
+    path has anything but a table like the task's. Holds a table of the plan if Spark can't read its path. tasks: the
+    plan's."""
     tasks = [*tasks]
     with targets.pool(_AT_A_TIME) as pool:
         errors = [*pool.map(partial(_existing_rows, targets), tasks)]
@@ -393,7 +395,7 @@ def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[Tabl
 
 
 def _existing_rows(targets: Targets, task: TableTask) -> Exception | None:
-    """The error about a table at the task's path, except RunError, which it raises."""
+    """Returns the error about a table at the task's path. Raises it if it is a RunError."""
     try:
         _refuse_existing_rows(targets, task)
     except (TableError, *SPARK_ERRORS) as error:

@@ -27,9 +27,9 @@ _WANTED = "pgoutput_etl.classes"  # the JVM property that names the file to writ
 def class_options(spark_home: str, java_version: str, java_options: str) -> list[str]:
     """The JVM options to use its archive, or to be able to write one.
 
-    The first start only leaves an empty file, and the next start that finds it writes the archive: where each run
-    begins with an empty disk, as in a container, writing an archive would be wasted time. java_version: the whole
-    output of `java -version`. java_options: set by the user.
+    The first start only leaves an empty file, and the next start that finds it writes the archive. Runs that always
+    begin with an empty disk, as in a container, therefore waste no time on writing one. java_version: the whole output
+    of `java -version`. java_options: set by the user.
     """
     if any(name in java_options for name in ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")):
         return []

@@ -40,7 +40,7 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame with an explicit schema, which a Connect client needs for an empty table, and Spark for timestamps
     without a time zone."""
     if table.num_rows:
-        # Spark stops at an empty batch, and rejects slices of lists with NULLs, which `take` copies.
+        # Spark stops at an empty batch, and rejects slices of lists with NULLs. `take` copies such slices.
         batches = [b.take(pa.array(range(b.num_rows))) for b in table.to_batches() if b.num_rows]
         table = pa.Table.from_batches(batches, table.schema)
     return spark.createDataFrame(table, spark_schema(table.schema))
@@ -58,7 +58,7 @@ def connect(url: str, app_name: str, settings: Mapping[str, str], required: Iter
         if not key.startswith(_NOT_SENT):
             builder = builder.config(key, value)
     with catch_warnings():
-        simplefilter("ignore")  # a page of Java for each setting that can't be set
+        simplefilter("ignore")  # otherwise, Java prints a page for each setting that can't be set
         spark = builder.getOrCreate()
     import_module("delta.connect")  # turns Delta's conflicts into Delta's exceptions
     # A server only accepts session settings; memory, jars, and storage credentials are fixed when it starts.

@@ -1,7 +1,7 @@
 """Classes of the JVM by their full names.
 
-`_jvm.org.apache.hadoop.fs.Path` asks the JVM what each part of the name is, and for each part that is no class, the JVM
-searches all jars: that was a third of the time that it spent on small tables.
+`_jvm.org.apache.hadoop.fs.Path` asks the JVM what each part of the name is, and for each part that isn't a class, the
+JVM searches all jars. This took a third of the JVM's time for small tables.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ _HADOOP_PATH = "org.apache.hadoop.fs.Path"
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """name: an inner class is behind a dollar sign. Whether there is such a class, the first call shows: without it, it
-    raises Py4JError."""
+    """name: with a dollar sign before an inner class. If the class doesn't exist, the first call raises Py4JError."""
     return JavaClass(name, cast(Any, spark)._jvm._gateway_client)
 
 
@@ -34,7 +33,7 @@ def to_scala_seq(spark: SparkSession, values: list[Any]) -> Any:
 
 
 def scala_option(spark: SparkSession, value: Any) -> Any:
-    """None without a value."""
+    """The value as a Scala Option; empty for None."""
     return java_class(spark, "scala.Option").apply(value)
 
 

@@ -63,7 +63,7 @@ _DEFAULTS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
     # The cost of opening a file, in bytes read: lets a task read hundreds of small files instead of thirty.
     "spark.sql.files.openCostInBytes": "524288",
-    # Spark infers filters from each pair of a plan's columns: minutes for some hundred columns, and nothing gained.
+    # Inferring filters from each pair of a plan's columns takes minutes for a few hundred columns, and gains nothing.
     "spark.sql.constraintPropagation.enabled": "false",
 }
 
@@ -91,8 +91,8 @@ def start_session(
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
     Spark's options on the command line, which override this package's defaults. Values of settings named in `secrets`
     don't appear in any listing or on a command line. is_light: the session has little work. reads_few: its queries read
-    few rows; of a local session. Raises RunError if Spark doesn't start, and ConfigError if no Delta Lake exists for
-    this Spark.
+    few rows; only for a local session. Raises RunError if Spark doesn't start, and ConfigError if no Delta Lake exists
+    for this Spark.
     """
     _hide_python_log()
     if isinstance(app_name, Config):

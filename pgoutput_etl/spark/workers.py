@@ -1,4 +1,5 @@
-"""Spark's Python workers, which run the functions of mapInArrow, and what they know about their job."""
+"""Spark's Python workers, which run the functions of mapInArrow: their garbage collection, and facts about their
+job."""
 
 from __future__ import annotations
 
