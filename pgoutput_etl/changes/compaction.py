@@ -124,12 +124,13 @@ def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) 
                 by_bucket.setdefault(number, []).extend(_with_nulls(batch, schema) for batch in reader)
     while by_bucket:
         _, events = by_bucket.popitem()
-        events.sort(key=_first_position)  # each batch is in commit order; sorted, usually all of them are
+        events.sort(key=_first_position)  # each batch is in commit order, and usually so are all of them once sorted
         yield from _in_batches(_compacted(events, shape))
 
 
 def _ipc_stream(events: pa.RecordBatch) -> bytes:
-    """Without columns that are entirely NULL. Compressed, because Spark copies each byte several times."""
+    """The events as an Arrow IPC stream, without columns that are entirely NULL. Compressed, because Spark copies each
+    byte several times."""
     sink, stored = pa.BufferOutputStream(), events.select(_not_null(events))
     with pa.ipc.new_stream(sink, stored.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(stored)
@@ -206,7 +207,7 @@ def _not_null(events: pa.RecordBatch | pa.Table) -> list[str]:
 
 
 def _with_nulls(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With the columns of `schema`; those that `events` lacks are NULL."""
+    """The events with the columns of `schema`; columns that `events` lacks are NULL."""
     columns = {name: events.column(name) for name in events.schema.names}
     arrays = [
         columns[field.name] if field.name in columns else pa.nulls(events.num_rows, field.type) for field in schema

@@ -33,7 +33,7 @@ PRESUMING, ENDING = (UPDATED, DELETED, MOVED_OUT), (DELETED, MOVED_OUT)
 
 
 def not_unique(shape: TableShape, xid: int | str, lsn: str) -> str:
-    """Why a table is held whose configured key was inserted twice."""
+    """The reason to hold a table that got two rows with the same configured key."""
     return (
         f"transaction {xid}, committed at LSN {lsn}, inserts a row under the key of another row that it has written: "
         f"the configured key ({', '.join(shape.columns[i].name for i in shape.key)}) is not unique"

@@ -66,8 +66,8 @@ def _uses(rows: pa.RecordBatch, hashes: RowHashes, transaction: Integers) -> pa.
 def exchanging(uses: pa.RecordBatch, keeps_changes: bool) -> Integers:
     """The transactions where several rows may have the same key at once. uses: all uses of their keys.
 
-    A row that takes a key and leaves it again may pass another row that has the key all the time, without a change of
-    its own. keeps_changes: ignores rows that are merely inserted and deleted, because every change is to be kept.
+    A row that takes a key and leaves it again may pass another row that has the key all along and never changes.
+    keeps_changes: ignores rows that are merely inserted and deleted, because every change is to be kept.
     """
     columns = {name: uses.column(name).to_numpy() for name in uses.schema.names}
     if not len(columns["key"]):

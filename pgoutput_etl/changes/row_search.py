@@ -31,7 +31,7 @@ ColumnId = tuple[int, int]
 
 RowImage = Mapping[ColumnId, Text]  # the values in a tuple or a stored row
 
-# A condition: for each of its names, the columns that ever had this name, with the text to find; one must have it
+# A condition: for each of its names, the columns that ever had this name, with the text to find in one of them
 Wanted = Sequence[frozenset[tuple[ColumnId, Text]]]
 
 RowKey = tuple[tuple[str, str], ...]  # a row's key: column names, each with its text
@@ -182,7 +182,7 @@ class RowSearch:
 
     def _image(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
         """The sent values of the columns that matter. is_key: a NULL in the tuple is only a column that was not sent. A
-        tuple with too many values is of a table that is held; its first values still identify the row."""
+        tuple with too many values belongs to a held table; its first values still identify the row."""
         if data is None:
             return None
         sent, relation = read_tuple(data), self.versions.relations[number]

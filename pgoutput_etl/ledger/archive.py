@@ -248,7 +248,7 @@ class LedgerArchive(ABC):
         return {partition.full_name: root.full_name for partition, root in self.relations.roots().items()}
 
     def oids_by_name(self, states: Iterable[TableState] = ()) -> dict[str, set[int]]:
-        """By "schema.table", the tables that ever had this name. states: from other times."""
+        """By "schema.table", the tables that ever had this name. states: further ones to search, from other times."""
         names: dict[str, set[int]] = {}
         relations = [entry.relation for entry in self.relations.entries]
         relations += [state.relation for state in (*states, *self.last.tables.values())]

@@ -110,7 +110,7 @@ class LedgerBatches:
         return {table["oid"]: self._state(table) for table in done["tables"]}
 
     def states_left(self, batches: Mapping[int, int]) -> dict[int, TableState]:
-        """Tables as a batch left them, with its last commit. Excludes tables that other work than applying files has
+        """Tables as a batch left them, with its last commit. Excludes tables that work other than applying files has
         changed since. batches: by OID."""
         states: dict[int, TableState] = {}
         versions: dict[int, int] = {}

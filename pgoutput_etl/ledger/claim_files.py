@@ -1,9 +1,9 @@
 """Claims on S3, where two drivers may commit the same version of a Delta table.
 
 On S3, Delta checks whether a commit's object exists, and then puts it. If two drivers do so at the same moment, one
-commit is lost, which may be a claim. S3 supports putting an object only if its name is free, and so does Hadoop since
-3.4.2, but Delta doesn't use it. A claim is therefore first such an object, and then a row of the ledger; only its owner
-writes to the ledger and its tables (ADR 20).
+commit is lost, and it may be a claim. S3 can put an object only if its name is free, and so can Hadoop since 3.4.2, but
+Delta doesn't use this. A claim is therefore first put as such an object, and then becomes a row of the ledger; only its
+owner writes to the ledger and its tables (ADR 20).
 """
 
 from __future__ import annotations

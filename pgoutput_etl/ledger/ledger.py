@@ -154,7 +154,7 @@ class Ledger:
         self.pending.delete_ended(self.history.assembly(Batch.after(last, {})), last)
 
     def _run_in_parallel(self, *commits: Callable[[], None]) -> None:
-        """Each commit writes to another table and mostly waits. Their order doesn't matter until the batch is done."""
+        """Each commit writes to its own table and mostly waits. Their order doesn't matter until the batch is done."""
         with self.machine.pool(len(commits)) as pool:
             for commit in [pool.submit(commit) for commit in commits]:
                 commit.result()

@@ -43,10 +43,10 @@ def append_once(path: str, rows: pa.Table, application: str, version: int) -> bo
 
 
 def _checkpoint(table: DeltaTable) -> None:
-    """Writes one every few commits, so that opening the table, which every run does many times, doesn't take longer and
-    longer. Delta tables made by delta-rs get one every 100 commits by default."""
+    """Writes a checkpoint every few commits, so that opening the table, which every run does many times, stays fast. By
+    default, delta-rs writes one only every 100 commits."""
     if table.version() % _COMMITS == 0:
-        with suppress(DeltaError, OSError):  # a later one does as well
+        with suppress(DeltaError, OSError):  # a later checkpoint will do
             table.create_checkpoint()
 
 

@@ -26,7 +26,7 @@ from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, TRIMMED, FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import OTHERS
 
-_MOST_ON_DRIVER = 1 << 20  # transactions, some hundred bytes each
+_MOST_ON_DRIVER = 1 << 20  # transactions, a few hundred bytes each
 
 _COMMITS = ("file", "xid", "fate", "commit_lsn")
 

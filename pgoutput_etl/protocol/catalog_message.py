@@ -26,7 +26,7 @@ TABLE = 0  # in place of a column's number
 
 _DIGEST = 64  # hexadecimal digits
 
-_OIDS, _NUMBERS, _MODIFIERS = 2**32, 2**15, 2**31  # the number of each
+_OIDS, _NUMBERS, _MODIFIERS = 2**32, 2**15, 2**31  # exclusive upper limits of their values
 _XIDS, _SEQUENCE = 2**32, 2**63
 
 
@@ -36,10 +36,10 @@ class CatalogMessageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DefinedTable:
-    """A table and all of its columns, even those that the publication omits. is_key is not set. root: of a partition.
-    is_root: the Message also has all of its partitions. is_created: it is new, and published. omitted: numbers of
-    generated columns that no publication sends. partitions: OIDs of its own; None if it can't have any. parent, bound:
-    of a partition. comments: by column number; 0 is the table. keys: as in CatalogMark."""
+    """A table and all of its columns, even those that the publication omits. The columns' is_key is not set. root: of a
+    partition. is_root: the Message also has all of its partitions. is_created: it is new, and published. omitted:
+    numbers of generated columns that no publication sends. partitions: OIDs of its own; None if it can't have any.
+    parent, bound: of a partition. comments: by column number; 0 is the table. keys: as in CatalogMark."""
 
     oid: int
     namespace: str

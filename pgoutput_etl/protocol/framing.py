@@ -152,7 +152,7 @@ def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) ->
 
 
 def first_framing(data: bytes) -> Framing | None:
-    """The first framing that a file's bytes may become a frame in."""
+    """The first framing in which a file's bytes may become a frame."""
     return next((framing for framing in FRAMINGS if may_become_frame(data, framing)), None)
 
 

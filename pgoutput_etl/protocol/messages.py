@@ -136,7 +136,7 @@ class RelationColumn:
 
     @property
     def described_as(self) -> tuple[str, int, int]:
-        """What a Relation message says about it, except for the key."""
+        """The column as a Relation message describes it, except for the key."""
         return self.name, self.type_oid, self.type_modifier
 
 

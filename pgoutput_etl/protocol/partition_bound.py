@@ -61,7 +61,7 @@ def _unquoted(word: str) -> str:
 
 
 def _edge(words: Sequence[str], outermost: str) -> Edge:
-    """There is nothing between a column's outermost value and the values of the columns before it."""
+    """Cuts off the edge at its first MINVALUE or MAXVALUE: nothing lies beyond them, so later columns don't matter."""
     count = next((n for n, word in enumerate(words) if word in ("MINVALUE", "MAXVALUE")), len(words))
     is_within = words[count] == outermost if count < len(words) else outermost == "MINVALUE"
     return Edge(tuple(text for text in _texts(words[:count]) if text is not None), is_within)

@@ -19,7 +19,7 @@ class FragmentKind(Enum):
 
 
 class FileBeginning(Enum):
-    """Whether a file begins inside a stream segment, as far as the file itself shows."""
+    """A file's beginning: inside or outside of a stream segment, as far as the file itself shows."""
 
     OUTSIDE = "outside"
     INSIDE = "inside"

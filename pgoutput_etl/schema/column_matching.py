@@ -20,10 +20,10 @@ holds the table if
 The following readings remove no values. Each is a *doubt* until it is declared:
 
 - After the last column that stayed, new names are new columns, and old columns are *retired*: they stay in the target
-  with their values. Without old columns there, it is a doubt only if as many commands would explain the step otherwise.
-- If the last columns have other types, they were retyped, not dropped and added again. So was a column next to one that
-  is gone.
-- An excess new name before a column is one that the publication didn't include before (a column list, a generated
+  with their values. Without old columns there, it is a doubt only if another reading needs no more commands.
+- If the last columns have other types, they were retyped, not dropped and added again. The same goes for a column next
+  to one that is gone.
+- An excess new name before a column is a column that the publication didn't include before (a column list, a generated
   column). Its values in existing rows were never sent.
 
 Some changes leave no trace: a column that was dropped and replaced by another one with its type and name; a last column

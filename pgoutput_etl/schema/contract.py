@@ -14,7 +14,7 @@ from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
 
 
 class OnAmbiguous(Enum):
-    """What to do about a change that has two readings, if the archive doesn't show which one is right.
+    """The reaction to a change that has two readings, if the archive doesn't show which one is right.
 
     REPORT takes the likelier reading, and reports the table until somebody has declared the right one. HOLD leaves the
     table unchanged until then. IGNORE considers the likelier reading right.

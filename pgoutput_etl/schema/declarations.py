@@ -29,7 +29,7 @@ Used = Mapping[str, tuple[str | None, ...]]
 
 _MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations to try for a step, and for a history
 
-_MOST_PARTS, _MOST_OF_NAME = 1024, 2  # combinations to compare for a step, with this many of each name's next ones
+_MOST_PARTS, _MOST_OF_NAME = 1024, 2  # combinations to compare for a step, and next declarations of each name in them
 
 _History = tuple[tuple[tuple[int, int], ...], ...]  # for each step, old positions by new position
 
@@ -169,7 +169,8 @@ def _of_columns(left: Used, columns: Columns) -> Used:
 
 
 def _offers(left: Used) -> Iterable[DeclaredStep]:
-    """One declaration per name. First ones come first, because they are in the order of the steps."""
+    """One declaration per name. Combinations of early declarations come first, because each name's declarations are in
+    the order of the steps."""
     places = product(*(range(len(facts)) for facts in left.values()))
     for chosen in sorted(islice(places, _MOST_TRIED), key=sum):
         yield {name: facts[place] for (name, facts), place in zip(left.items(), chosen, strict=True)}

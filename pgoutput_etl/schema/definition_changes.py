@@ -1,4 +1,4 @@
-"""What a command has changed in a table's definition, from its catalog Message, for people to read.
+"""The changes that a command made to a table's definition, from its catalog Message, for people to read.
 
 The changes of a target (diff.py) follow committed rows instead, and omit those without an effect on a target.
 """

@@ -29,7 +29,7 @@ _TABLE_NAMES = (2205, 2206, 2210, 2211)  # regclass and regtype, and their array
 
 Position = tuple[int, int]  # as in relation_history
 
-# Whether a column's values may not be stored. Arguments: schema, table, and column name.
+# True if a column's values must not be stored. Arguments: schema, table, and column name.
 IsMasked = Callable[[str, str, str], bool]
 
 

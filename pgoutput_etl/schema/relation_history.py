@@ -63,8 +63,8 @@ def is_of_snapshot(entry: RelationEntry) -> bool:
 
 @dataclass(slots=True)
 class _Scope:
-    """Relation messages for all transactions or of an open streamed one, by OID. entries: those in force; of a streamed
-    transaction, only where they differ from those for all. declared: positions of the newest messages."""
+    """Relation messages for all transactions or of an open streamed one, by OID. entries: those in force; for a
+    streamed transaction, only where they differ from those for all. declared: positions of the newest messages."""
 
     entries: dict[int, RelationEntry] = field(default_factory=dict)
     declared: dict[int, Position] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Finds keys whose text the server can change without sending a row.
 
 An enum's label, the object that a reg* value names, and the attributes of a composite are in the catalog. After one is
-renamed or changed, the next change of a row identifies it by another text, and matches no row.
+renamed or changed, the next change of a row identifies the row by another text, and matches nothing.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _refuse_same_place(config: Config, name: Name, tag: _TagValues, others: Mapp
 
 
 def _given_at(config: Config, name: Name, key: str) -> str:
-    """The path in the file of the key, in the rule that sets it for a table."""
+    """The key's path in the configuration file, in the rule that sets it for a table."""
     placed = config.rule_book.giver(".".join(name), key)
     assert placed is not None
     return f"{placed.place}.{key}"

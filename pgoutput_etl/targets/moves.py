@@ -80,8 +80,8 @@ def _with_removal(
 def _steps(
     relation: Relation, definition: Definition, history: RelationHistory, last_row: CommitPosition
 ) -> list[Relation]:
-    """The descriptions that follow a table's last one. The one with column numbers comes first, so it decides the next
-    step."""
+    """The descriptions that follow a table's last one. The description with column numbers comes first, so it decides
+    the next step."""
     oid, completed = relation.oid, _completed(history.numbered(relation, last_row[1:]), history)
     applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
     if applied == relation:

@@ -126,8 +126,8 @@ def make_plan(
 
 
 def _described(history: RelationHistory, changes: TableChanges) -> TableChanges:
-    """Changes that no version describes get the relation's newest description: they are unreadable, but belong to that
-    table."""
+    """Applies the relation's newest description to changes that no version describes: they are unreadable, but belong
+    to that table."""
     newest = None if changes.runs else history.newest(changes.oid)
     return changes if newest is None else replace(changes, runs=(RelationSpan((0, 0, 0), newest),))
 
@@ -436,7 +436,7 @@ _NO_OTHER_MODE = (
 
 
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:
-    """The reason to hold a table for. Unreadable bytes outweigh column changes that somebody may accept, because the
+    """The reason for holding a table. Unreadable bytes outweigh column changes that somebody may accept, because the
     rebuild of a single table would not notice the bytes."""
     return cutoff.reason if cutoff is not None and kind_of(reason) in CONTRACT_KINDS else reason
 
@@ -444,7 +444,7 @@ def _weightier(reason: str, cutoff: Cutoff | None) -> str:
 def _laid_out(
     spans: Sequence[SchemaSpan], rule: TableRule, readers: Readers
 ) -> tuple[tuple[SchemaSpan, ...], tuple[str, ...]]:
-    """The spans with the rule's layout, and remarks about what the table can't have of it after the last one."""
+    """The spans with the rule's layout, and remarks about parts that the table can't have after the last span."""
     laid_out: list[SchemaSpan] = []
     remarks: tuple[str, ...] = ()
     for span in spans:

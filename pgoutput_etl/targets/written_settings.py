@@ -27,8 +27,8 @@ class OtherSettings:
 
 
 def refuse_other_settings_of_tables(found: Sequence[OtherSettings], config: Config) -> None:
-    """Raises one ConfigError for all tables. Its command rebuilds the tables whose rows are all in the archive or,
-    without any, the tables that began with a snapshot."""
+    """Raises one ConfigError for all tables. Its command rebuilds the tables whose rows are all in the archive or, if
+    there are none, the tables that began with a snapshot."""
     if not found:
         return
     rebuilt = [other.state.full_name for other in found if other.state.snapshot is None]

@@ -28,7 +28,7 @@ class Origins:
 
     def refused(self, names: pa.Array) -> pa.Array:
         """One boolean per name: true if transactions of that origin are left out; false for NULL."""
-        import pyarrow as pa  # slower to import than checking the configuration takes
+        import pyarrow as pa  # takes longer to import than the configuration takes to check
         import pyarrow.compute as pc
 
         refused = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]

@@ -192,7 +192,7 @@ class OpenTransactions:
         self.outcomes.append(transaction.outcome(status, lsn, time))
 
     def check_catalog_numbers(self, sent: list[CatalogNumber], commit_lsn: int, xid: int | None) -> None:
-        """If Messages are missing before one of these, no definition is known from there on. xid: as in
+        """If Messages are missing before one of these, marks definitions as unknown from there on. xid: as in
         Definitions.add."""
         for number in sent:
             if not self.catalog_numbers.follows(number, commit_lsn):

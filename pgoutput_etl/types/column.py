@@ -93,7 +93,7 @@ def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def declare(type_name: str, declared: str, otherwise: str = "") -> Reason:
-    """What is expected of a value whose type the archive doesn't describe, and how to describe it."""
+    """The expected form of a value whose type the archive doesn't describe, and how to describe the type."""
     text = f'a type that is declared in the configuration (types: {{"{type_name}": {declared}}}){otherwise}'
     return Reason(text, ReasonKind.UNDECLARED)
 

@@ -9,8 +9,8 @@ Conversion maps the text that PostgreSQL prints for the old type to the text tha
 converted element by element, as in PostgreSQL's cast.
 
 A value is only as certain as the cast between the types. The archive can't reveal a USING clause that computes
-something else from values which the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), or that the
-server printed text with another DateStyle or bytea_output than the archive's.
+something else from values that the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), or a cast to text
+under a DateStyle or bytea_output other than the archive's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WITH_FRACTIONS: Final = ("time", "timetz", "timestamp", "timestamptz", "interva
 
 _SPECIAL: Final = (b"NaN", b"Infinity", b"-Infinity")
 
-# Their cast to text depends on the TimeZone of the session that altered the table (reg* types': on its search_path).
+# Their cast to text depends on the TimeZone of the session that altered the table (for reg* types, on its search_path).
 _TEXT_DEPENDS_ON_SETTINGS: Final = ("timestamptz", "tstzrange", "tstzmultirange")
 
 _FRACTION = re.compile(rb"\.([0-9]+)")
@@ -97,7 +97,7 @@ def convert(
     is_same: bool = False,
 ) -> tuple[LoadedColumn, set[int]]:
     """Converts values of the old type, as PostgreSQL prints them, to the new type. declared: for this column. is_same:
-    it is the same type on the server, but was not known before.
+    the type on the server is the same, but was not known before.
 
     Also returns the indices of values whose new value is uncertain. They are unrepresentable, with their old text.
     """

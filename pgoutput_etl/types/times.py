@@ -2,7 +2,7 @@
 
 A time may be 24:00:00. An interval is three independent numbers: months, days, and microseconds. Its text depends on
 the sender's IntervalStyle, which must be postgres: any other text is rejected, so that equal intervals have equal
-texts. (For some texts, such as 04:05:06, the styles agree, and then also on the value.)
+texts. (Some texts, such as 04:05:06, occur in several styles, always with the same value.)
 
 Since PostgreSQL 17, the largest and smallest intervals are infinity and -infinity; before, they were 178956970 years
 and so on. The binary form doesn't show which one is meant, and is read as infinity.
