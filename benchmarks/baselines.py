@@ -1,4 +1,4 @@
-"""What people do today, on the same archive and tables: Debezium's JSON through Spark, and delta-rs in one process."""
+"""Today's alternatives, on the same archive and tables: Debezium's JSON through Spark, and delta-rs in one process."""
 
 from __future__ import annotations
 

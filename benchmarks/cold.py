@@ -37,8 +37,8 @@ class ColdCommand:
 
 
 def measure_cold(runs: int, progress: Progress) -> list[ColdCommand]:
-    """The demo, to an empty folder, jobs that change none or all of a server's small tables, and runs of `apply` with
-    many small tables. A first run, which isn't counted, compiles, keeps classes of Spark, and creates tables."""
+    """Measures the demo with an empty folder, jobs that change none or all of a server's small tables, and runs of
+    `apply` with many small tables. An uncounted first run compiles code, caches Spark's classes, and creates tables."""
     demo = _measured("demo", runs, progress, lambda: _pgoutput_etl("demo", fresh(WORK / "cold")))
     return [demo, *_jobs_of_small_tables(runs, progress), *_many_tables(runs, progress)]
 

@@ -1,6 +1,6 @@
-"""Writes an archive's changes as Debezium's JSON sink files: one folder for each table, one event for each line.
+"""Writes an archive's changes as Debezium's JSON sink files: one folder per table, one event per line.
 
-As with Debezium's defaults without schemas: times are microseconds, unchanged old rows are null.
+As with Debezium's defaults, but without schemas: times are in microseconds, and the old rows of updates are null.
 """
 
 from __future__ import annotations
@@ -83,6 +83,6 @@ def _value(text: str, type_oid: int) -> Any:
 
 
 def _microseconds(text: str) -> int:
-    """Since 1970, of a time without zone."""
+    """Microseconds since 1970, for a time without time zone."""
     padded = text if len(text) < _WITH_FRACTION else text.ljust(_WITH_MICROSECONDS, "0")
     return (datetime.fromisoformat(padded) - datetime(1970, 1, 1)) // timedelta(microseconds=1)  # noqa: DTZ001

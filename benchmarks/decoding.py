@@ -1,8 +1,8 @@
 """Measures how fast one core decodes bytes to messages, rows, and typed columns, against memcpy and other decoders.
 
-All decoders read the same file from memory, in rounds. Seconds are processor time, as other programs on the machine
-stretch elapsed time. Slow decoders get as many whole transactions from its beginning as take some seconds, since only
-throughput is compared.
+All decoders read the same file from memory, in rounds. Seconds are processor time, because other programs on the
+machine stretch elapsed time. Slow decoders get only a few seconds' worth of whole transactions from the file's
+beginning, because only throughput is compared.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _message_ends(data: bytes) -> list[int]:
 
 
 def _message_count(work: Work, data: bytes, ends: list[int]) -> int:
-    """The number of messages that take some seconds. The first of two trials compiles functions and is not counted."""
+    """The number of messages that take a few seconds. The first of two trials compiles functions and is not counted."""
     tried = min(_TRIED, len(ends))
     part = data[: ends[tried - 1]]
     _seconds(work, part, tried)

@@ -37,7 +37,7 @@ class LoggedWork:
     stages: tuple[StageWork, ...]
 
     def between(self, began: int, ended: int) -> LoggedWork:
-        """What began in this time."""
+        """The jobs and stages that began in this time."""
         jobs = tuple(job for job in self.jobs if began <= job <= ended)
         return LoggedWork(jobs, tuple(stage for stage in self.stages if began <= stage.began <= ended))
 
@@ -54,12 +54,12 @@ def event_log(folder: Path) -> dict[str, str]:
 
 
 def now() -> int:
-    """In the log's unit."""
+    """The current time in the log's unit."""
     return round(time.time() * 1000)
 
 
 def logged_work(folder: Path) -> LoggedWork:
-    """From the log of the folder's only application, whose session has ended."""
+    """Reads the log of the folder's only application, whose session must have ended."""
     [log] = folder.iterdir()
     jobs: list[int] = []
     stages: dict[tuple[int, int], list[dict[str, Any]]] = {}

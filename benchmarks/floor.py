@@ -29,7 +29,7 @@ def merge_all(spark: SparkSession, root: Path, tables: Iterable[TableFiles]) -> 
 
 
 def append_all(spark: SparkSession, root: Path, tables: Iterable[TableFiles]) -> float:
-    """As merge_all, but appends to tables that receive only new rows."""
+    """Like merge_all, but appends to tables that receive only new rows."""
     return _write_all(tables, lambda table: _write(spark, root, table, table.inserts_only))
 
 

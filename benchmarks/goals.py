@@ -1,4 +1,4 @@
-"""The most that figures should be, on two quiet cores, at scale 1, as medians of three.
+"""Upper limits for figures: medians of three runs on two quiet cores, at scale 1.
 
 python -m benchmarks small cold --check
 """
@@ -40,7 +40,7 @@ def of(figure: str, **names: object) -> Callable[[Rows], float | None]:
 
 
 def each_further_table(figure: str) -> Callable[[Rows], float | None]:
-    """By how much the figure grows with each further table of a warm night."""
+    """The growth of the figure with each further table of a warm night."""
 
     def find(rows: Rows) -> float | None:
         by_tables = {row["tables"]: row[figure] for row in rows if row["night"] == "warm" and row["tables"]}

@@ -1,4 +1,4 @@
-"""Measures what known files cost a run: to plan one new file, and to compare it with known contents.
+"""Measures the cost of known files in a run: for planning one new file, and for comparing it with known contents.
 
 Three ways: all known files as Python objects; only the few that matter, selected from columns; and the same few with an
 older ledger, which has no heads to find contents by.

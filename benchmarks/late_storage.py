@@ -1,7 +1,7 @@
-"""Measures nights on S3 whose every answer is late: seconds, and requests by kind and by place.
+"""Measures nights on an S3 server that answers every request late: seconds, and requests by kind and by place.
 
-The S3 server is moto, which records the requests and waits before it answers each. A night creates the tables; further
-ones, before which Delta forgets what it knows of the tables, update some rows in each.
+The S3 server is moto, which records the requests and waits before it answers each. The first night creates the tables;
+each later one updates some rows in each table. Delta's cache is cleared before every night.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PLACES = {
 
 
 def measure_late_storage(scale: float, runs: int, progress: Progress) -> list[dict[str, Any]]:
-    """Nights of growing numbers of tables, with medians of those that change tables; and at the end, for each kind of
-    night, what a further table adds."""
+    """Nights with growing numbers of tables, as medians for the nights that change tables; then, for each kind of
+    night, the cost of a further table."""
     with lake(fresh(WORK / "late")) as s3, _session_on(s3) as spark:
         progress("warming up")
         list(_nights(spark, s3, 2, "warm", 1))

@@ -1,8 +1,8 @@
 """A ledger of years: nights between the first one, which a run has applied, and the next.
 
-Each of these nights has read some files with some thousand transactions and changed every table of the source, of which
-only those of the first night exist. Rows are copies of those that the real run wrote, with other numbers, appended as a
-run appends them.
+Each of these nights has read some files with a few thousand transactions and changed every table of the source. Only
+the first night's tables exist. Rows are copies of those that the real run wrote, with other numbers, appended as a run
+appends them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _file(row: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _transactions(row: Mapping[str, Any], batch: int, files: range) -> pa.Table:
-    """Ordinary ones, as a run records them: evenly over the night's files, before the first real night's xids."""
+    """Ordinary transactions as a run records them, spread evenly over the night's files, with xids before the first
+    real night's."""
     one = pa.Table.from_pylist([{**row, "batch": batch}], SCHEMAS["transactions"])
     copies = one.take(pa.array(np.zeros(_TRANSACTIONS, np.int64)))
     xids = 100_000_000 + batch * _TRANSACTIONS + np.arange(_TRANSACTIONS)

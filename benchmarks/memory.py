@@ -45,7 +45,7 @@ def measure_memory(scale: float, progress: Progress) -> tuple[list[PeakMemory], 
     nights = [("one file", megabytes, 1) for megabytes in _MB_OF_ONE_FILE]
     nights += [("the archive grows", _MB_PER_FILE * 4 * times, 4 * times) for times in _TIMES]
     results = []
-    # Each job has its own process, and so its own JVM, as a process seldom returns memory.
+    # Each job has its own process, and so its own JVM, because a process seldom returns memory.
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for series, megabytes, files in nights:
             progress(f"{series}: {megabytes * scale:,.0f} MB in {files} files")

@@ -2,7 +2,7 @@
 
 The changes are a twentieth of the rows unless said otherwise: four fifths updates, the rest deletes and inserts in
 equal parts. `narrow` keys are adjacent, as those of new orders are; `clusters` are eight such ranges; `uniform` keys
-are spread over the whole table; `updates` are uniform, too, and nothing but updates.
+are spread over the whole table; `updates` are uniform, and consist only of updates.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A model of large nights: from the work that was counted on this machine to hours and requests on a cluster.
+"""A model of large nights: estimates hours and requests on a cluster from the work counted on this machine.
 
 Work that is proportional to messages, tables or files is divided by the number of cores. Two things are not: the
 driver's work, and the stages of a table that have a single task. The model adds them to the rest, as if nothing
-overlapped, so it names a time that a night does not exceed. A table's changes are reduced in one task up to a size, and
-in many tasks if there are more. Reading from the network, idle executors while a stage ends, and larger target tables
-are not in it.
+overlapped, so its time is an upper bound. A table's changes are reduced in one task up to a size, and in many tasks if
+there are more. The model ignores reading from the network, idle executors while a stage ends, and larger target tables.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a night of one kind costs. parallel: on executors, in tasks that can be many. driver: of its two processes.
-    single: in stages of one task, of which as many run at a time as tables are written. Bytes and messages: of the
+    """The cost of a night of one kind. parallel: on executors, in any number of tasks. driver: of its two processes.
+    single: in single-task stages, of which as many run at a time as tables are written. Bytes and messages: of the
     counted archive. shuffled: bytes per byte landed."""
 
     parallel: Costs
@@ -54,7 +53,7 @@ class LargeNight:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests to storage, by price class: puts includes lists. Of a night, of each changed table, and of each file."""
+    """Requests to storage, by price class: puts includes lists. Per night, per changed table, and per file."""
 
     puts: tuple[float, float, float]
     gets: tuple[float, float, float]
@@ -75,7 +74,7 @@ S3_PRICES = Prices(put=0.005 / 1000, get=0.0004 / 1000)
 TERABYTE_TABLES, TERABYTE_FILES, TABLES_AT_A_TIME = 200, 15_625, 4
 
 # Counted by benchmarks/late_storage.py: PUT and LIST, and GET and HEAD, in a night that changes tables; DELETE is free.
-# A landed file's are of ADR 31. Further data files of a large table are not in it.
+# The requests for a landed file are from ADR 31. Further data files of a large table are not included.
 REQUESTS = Requests(puts=(125, 12.2, 0.001), gets=(162, 17.6, 7))
 
 

@@ -52,7 +52,7 @@ def _role_of(process: psutil.Process) -> Role | None:
 
 def cpu_seconds() -> Counter[Role]:
     """Seconds so far. Children that have ended count as Python workers if a JVM or a worker started them; the driver's
-    own count nowhere. Compare two calls, between which no JVM ends."""
+    own ended children aren't counted. Compare two calls between which no JVM ends."""
     seconds: Counter[Role] = Counter()
     for role, process in processes():
         try:
@@ -66,8 +66,8 @@ def cpu_seconds() -> Counter[Role]:
 
 
 def busy_seconds() -> float:
-    """CPU seconds of the whole machine since it started, as nothing else runs beside a benchmark: Java outlives the
-    process that starts it, so nobody waits for it, and its seconds are nobody's children's."""
+    """CPU seconds of the whole machine since it started; nothing else runs beside a benchmark. Java outlives the
+    process that starts it, so no process's children include its seconds."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)
 

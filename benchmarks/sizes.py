@@ -1,4 +1,4 @@
-"""Runs one night of each size that people have, in a process of its own, with a driver of 4 GB."""
+"""Runs one night of each size that people have, in a separate process, with a driver of 4 GB."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Counts what a small night costs: Spark jobs, from Spark's event log, and CPU seconds of all processes.
 
 A night changes some rows in some small tables, whose rows already exist. Nights of one session are counted after it has
-warmed up, first as runs of `apply`, then as looks of `apply --follow`; one more night is a job of its own, with the
+warmed up, first as runs of `apply`, then as polls of `apply --follow`. One more night is a separate job, including the
 start of its session.
 """
 

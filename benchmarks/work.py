@@ -28,13 +28,13 @@ from tests.support.spark_servers import standalone_cluster
 
 Progress = Callable[[str], None]
 WORKERS = (1, 2, 4, 8)
-_EXECUTOR_MEMORY = "700m"  # in which Spark can start, and eight of which fit into this machine
+_EXECUTOR_MEMORY = "700m"  # enough for Spark to start; eight such executors fit into this machine
 _REMOTE = "viewfs://bench"
 
 
 @dataclass(frozen=True, slots=True)
 class NightWork:
-    """One night. cold: the session's first night of this kind; else it ran before, and code is compiled.
+    """One night. cold: the session's first night of this kind; otherwise, such a night ran before, so code is compiled.
 
     CPU seconds: of the driver's two processes, of the executors' JVMs and of their Python workers. task_cpu: Java's in
     tasks. single: the number of stages with one task; single_cpu: their seconds, in Java and, by the bytes that went to
@@ -85,7 +85,7 @@ _ON_ANY_NUMBER = "pgbench, fewer messages"  # the night that runs on every numbe
 
 
 def measure_work(scale: float, runs: int, only: Sequence[str], progress: Progress) -> Iterator[list[NightWork]]:
-    """Yields what is known after each night. only: names of NIGHTS; all if empty."""
+    """Yields all results so far after each night. only: names of NIGHTS; all if empty."""
     nights = [(name, 2) for name in NIGHTS] + [(_ON_ANY_NUMBER, workers) for workers in WORKERS if workers != 2]
     results: list[NightWork] = []
     for name, workers in nights:
@@ -96,7 +96,7 @@ def measure_work(scale: float, runs: int, only: Sequence[str], progress: Progres
 
 
 def measure_night(name: str, corpus: Corpus, workers: int, runs: int, work: Path) -> list[NightWork]:
-    """A cold night, and the median of `runs` warm ones, by their CPU seconds. The driver is a process of its own."""
+    """A cold night, and the median of `runs` warm ones, by their CPU seconds. The driver is a separate process."""
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         return pool.apply(_measure, (name, corpus, workers, runs, fresh(work)))
 
@@ -193,7 +193,7 @@ class _Measurement:
 
 
 def _objects(folder: Path) -> set[Path]:
-    """All files that object storage would have, too: no checksums of Hadoop's local file system."""
+    """All files that object storage would also have, so no checksum files of Hadoop's local file system."""
     return {path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
 
 

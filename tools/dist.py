@@ -2,7 +2,7 @@
 
     make dist                            # build/dist/*.tar.gz and *.whl, to publish
 
-An environment has the pinned versions and nothing of this clone, and the demo runs in a folder of its own.
+Each environment has the pinned versions and nothing from this clone, and the demo runs in a separate folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = ROOT / "build" / "dist"
 
 
 def runs_the_demo(package: Path, folder: Path) -> bool:
-    """After installing the package into an environment in this folder."""
+    """True if the demo succeeds, after installing the package into an environment in this folder."""
     python = environment(folder / "env", (ROOT / "requirements.lock").read_text(encoding="utf-8"), package)
     demo = subprocess.run([python.with_name("pgoutput-etl"), "demo"], cwd=folder, env=own_environ(), check=False)
     return demo.returncode == 0

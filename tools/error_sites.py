@@ -34,9 +34,9 @@ _KINDS = {
     "CommitOrderError": "SequenceError",
     **dict.fromkeys(("ServerTableError", "UndecidedError"), "TableError"),
 }
-# Functions of the configuration's checks, whose mistakes become ConfigErrors, and which argument is the text.
+# Functions of the configuration's checks, whose mistakes become ConfigErrors, with the index of the text's argument.
 _MISTAKES = {"mistake": 0, "expected": 1, "text": 0, "items": 0, "Mistake": 1}
-# Words of a location. A text of nothing else only puts a location before another error's text.
+# Words of a location. A text of only these words puts a location before another error's text.
 _LOCATION = re.compile(r"\b(offset|message|line|record)\b|[^A-Za-z]+")
 
 

@@ -1,7 +1,7 @@
 """Prints the measures of the package's structure: `python -m tools.measures`, or with --json.
 
 Code lines are those with a token besides comments and docstrings. The calls from a job's file to Delta's MERGE are
-counted by tests/spark/load/test_entry_path.py, as they need a run.
+counted by tests/spark/load/test_entry_path.py, because counting them needs a run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 _MODE = re.compile(r"\bMode\.[A-Z]")
 
-# A place is no text for mypy, so only these take it apart: its marks, and methods of its text.
+# For mypy, a place isn't text, so code can take it apart only in these ways: by its marks, or with methods of its text.
 PLACE_TAKEN_APART = re.compile(
     r"""startswith\("`"\)|strip\("`"\)|split\("`\.`"\)|"/displaced/|"""
     r"""str\([\w.]*\b(?:path|place)\)\s*(?:\[|\.(?:split|r?partition|startswith|endswith|removeprefix|removesuffix)\b)"""
@@ -37,7 +37,7 @@ INTERFACE_ASSERTED = re.compile(r"assert isinstance\(\w*(?:archive|rows)")
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """code_lines: by package, or module beside the packages. largest: the part of all code lines in the largest one."""
+    """code_lines: by package, or by module outside of packages. largest: the largest one's share of all code lines."""
 
     code_lines: dict[str, int]
     modules: int

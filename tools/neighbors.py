@@ -3,8 +3,9 @@
     make neighbors                       # all tools
     make neighbors TOOLS="dbt dagster"   # some of them
 
-Each tool has an environment of its own under build/neighbors, because their dependencies exclude each other's, and take
-longer to install than all others. The tests read the demo's summary, tables, and ledger, which a run on Spark writes.
+Each tool has its own environment under build/neighbors, because the tools' dependencies conflict with each other, and
+take longer to install than all other dependencies. The tests read the demo's summary, tables, and ledger, which a run
+on Spark writes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "neighbors"
 SUMMARY = FOLDER / "summary.json"
 PYTEST = "pytest==9.*"
-# The demo's, of an archive whose tables have more types
+# The demo's configuration, for an archive whose tables have more types
 CONFIGURATION = (
     *("--config", "conf/demo.yaml", "--set", f"target.root={FOLDER / 'demo'}"),
     *("--set", "source.landing=./tests/data/random16/v2"),
@@ -29,7 +30,7 @@ CONFIGURATION = (
 
 @dataclass(frozen=True, slots=True)
 class Neighbor:
-    """requirements: of its environment. is_own: its tests run there; otherwise here, and call the tool."""
+    """requirements: of its environment. is_own: its tests run in it; otherwise, they run here and call the tool."""
 
     name: str
     requirements: tuple[str, ...]
@@ -50,7 +51,8 @@ class Neighbor:
         stamp.write_text(wanted, encoding="utf-8")
 
     def test(self) -> bool:
-        """In its own environment without this project's pytest settings, which need this project's packages."""
+        """True if the tests pass. In the tool's own environment, they run without this project's pytest settings, which
+        need this project's packages."""
         pytest = ["-m", "pytest", "-q", f"tests/neighbors/test_{self.name}.py", "-p", "no:cacheprovider"]
         if not self.is_own:
             return subprocess.run([sys.executable, *pytest], cwd=ROOT, env=_environment(), check=False).returncode == 0

@@ -61,8 +61,8 @@ def requirements(package: Distribution) -> Iterator[str]:
 
 
 def dependencies() -> dict[str, Distribution]:
-    """The package's direct and indirect dependencies, psycopg, with which tasks read a server, and Delta's Python for a
-    driver on the cluster, without Spark's packages."""
+    """The package's direct and indirect dependencies except Spark's packages, plus psycopg, with which tasks read a
+    server, and Delta's Python package, for a driver on the cluster."""
     packages: dict[str, Distribution] = {}
     names = [*requirements(distribution(NAME)), "psycopg", "psycopg-binary", "delta-spark"]
     while names:
@@ -81,7 +81,7 @@ def package_files(package: Distribution) -> Iterator[tuple[str, Path]]:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Builds from a copy, as setuptools leaves files next to the source, and would pack those of an earlier build."""
+    """Builds from a copy: setuptools leaves files next to the source, and would pack those of an earlier build."""
     source = folder / "source"
     shutil.copytree(ROOT / NAME, source / NAME, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "build" / "soak"
-_RECORD = "PGOUTPUT_ETL_SOAK_RECORD"  # a variable, as pytest's processes import this module as a plugin
+_RECORD = "PGOUTPUT_ETL_SOAK_RECORD"  # a variable, because pytest's processes import this module as a plugin
 COUNTS = "counts"  # the name of a test's property: its value is a JSON object of numbers
 _failed: set[str] = set()
 _counts: Counter[str] = Counter()
