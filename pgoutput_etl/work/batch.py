@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that batches read and write. background: a context that runs jobs beside its body. archive_of: returns
-    the archive of the batches before a given one. repair_changes: makes the tasks' changes from a snapshot's rows and,
-    by OID, the key ranges where tables differ from them."""
+    """Everything that batches read and write. background: a context that runs jobs while its body runs. archive_of:
+    returns the archive of the batches before a given one. repair_changes: makes the tasks' changes from a snapshot's
+    rows and, by OID, the key ranges where tables differ from them."""
 
     config: Config
     ledger: Ledger
@@ -69,7 +69,7 @@ class Watch:
 
 
 class Prepared(ABC, Generic[T_co]):
-    """A batch that is planned but not written at all.
+    """A planned batch, before anything is written.
 
     batch: as the ledger records it. is_recorded: False if the ledger doesn't record the beginning, because a run that
     dies leaves nothing to finish.
@@ -104,7 +104,7 @@ class Nothing(Generic[T_co]):
 
 
 class Work(Protocol[T_co]):
-    """What a batch does."""
+    """The work that a batch does."""
 
     def prepare(
         self, batch: Batch, check_claim: Callable[[], None]

@@ -139,8 +139,8 @@ class _Search:
 
 @dataclass
 class _Forget(Prepared[ForgetSummary]):
-    """search: the search results; None if a run that died had already removed what could be found. rows: number of
-    erased rows, by OID. copied: number of erased copies in the ledger."""
+    """search: the search results; None if a dead run had already removed everything that a search would find. rows:
+    number of erased rows, by OID. copied: number of erased copies in the ledger."""
 
     storage: ErasureStorage
     erasure: Erasure
@@ -301,7 +301,8 @@ class _Forget(Prepared[ForgetSummary]):
         }
 
     def _after(self, state: TableState, version: int) -> TableState:
-        """The state after the erasure: a rebuild that would start from a snapshot's version starts from this one."""
+        """The state after the erasure: a rebuild that would start from a snapshot's version starts from this version
+        instead."""
         rows = None if state.rows is None else self.storage.count(state.path)
         return replace(state, version=version, snapshot=None if state.snapshot is None else version, rows=rows)
 

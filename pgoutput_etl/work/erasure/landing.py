@@ -79,14 +79,14 @@ def plan_files(stored: StoredFiles, offsets: Mapping[int, Mapping[int, bool]]) -
 
 
 def is_content_of(part: FilePart, content: bytes) -> bool:
-    """True if the file, after it was touched or repaired and redriven, has the content that was applied."""
+    """True if a file that was touched, or repaired and redriven, has the content that was applied."""
     return part.consumed == len(content) and part.prefix_hash == Hashes(content).of(part.consumed)
 
 
 def _planned(
     path: str, stored: bytes, content: bytes, parts: Mapping[int, FilePart], offsets: Mapping[int, bool]
 ) -> list[FileErasure]:
-    """Empty for a copy of the content's beginning without any of the changes. parts: those of the content."""
+    """Empty for a copy of the content's beginning that ends before the changes. parts: the content's."""
     own = {number: part for number, part in parts.items() if part.consumed <= len(content)}
     if max(own.values(), key=lambda part: part.consumed).unfinished:
         raise ArchiveError(
@@ -120,9 +120,9 @@ _SETTLED = 60  # seconds without an append
 
 
 def rewrite(stored: StoredFiles, files: Iterable[FileErasure]) -> None:
-    """Rewrites the files that are not yet rewritten, and records all of them. Bytes that were appended since the
-    erasure began stay, for the next run of `apply`. Raises ArchiveError for a file with other content or with appends
-    just now."""
+    """Rewrites the files that are not yet rewritten, and records all of them. Keeps bytes that were appended since the
+    erasure began, for the next run of `apply`. Raises ArchiveError for a file that has other content or has just been
+    appended to."""
     archive, files = stored.archive, list(files)
     modified = {file.path: file.modified / 1e6 for file in archive.landing.listing().files()}
     for file in files:

@@ -1,7 +1,7 @@
 """Erases the ledger's copies of changes and Messages.
 
-Reassembling the archive (`Batch.since`) gives its messages new positions. No job uses the rows of `open_transactions`
-and `quarantine` from before that any more, so they are erased without a comparison.
+Reassembling the archive (`Batch.since`) gives its messages new positions. No job still uses older rows of
+`open_transactions` and `quarantine`, so they are erased without a comparison.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LedgerCopies:
 
     @property
     def _has_bytes(self) -> Column:
-        """Any change of a file with an erased change; the landed file still has the others."""
+        """Selects all changes of files with an erased change, because the landed files still have the others."""
         files = pc.unique(self.positions.column("file")).to_pylist()
         return F.col("bytes").isNotNull() & (self._is_outdated | F.col("file").isin(*files))
 

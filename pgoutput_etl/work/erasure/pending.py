@@ -1,4 +1,5 @@
-"""Stores the search results of an erasure in a file until it is done: its first steps remove what could be found again.
+"""Stores an erasure's search results in a file until it is done, because its first steps make another search
+impossible.
 
 The file contains values of keys and conditions. While it exists, so does the archive.
 """
@@ -58,7 +59,7 @@ class PendingErasures:
         self.folder.put(_NAME, json.dumps(content), may_exist=True)
 
     def read(self) -> PendingErasure | None:
-        """None if the run had already removed what could be found."""
+        """None if the run had already removed everything that a search would find."""
         text = self.folder.read(_NAME)
         if text is None:
             return None

@@ -47,9 +47,9 @@ class OtherKeys:
 class ForgetSummary:
     """executed: False if nothing was changed. batch: its number in the ledger; 0 if nothing was changed. messages:
     number of logical decoding Messages. copies: number of ledger rows with a copy of a change. left: what the job can't
-    erase. unseen: names of tables whose columns the archive no longer shows in every form. newest: the newest landed
-    file, if it is rewritten: a receiver may still have it open. snapshot_rows: number in snapshot files. other_keys:
-    None if the request names all keys, or if a run that died had advanced too far for them to be known."""
+    erase. unseen: names of tables for which the archive no longer shows every version of the columns. newest: the
+    newest landed file, if it is rewritten: a receiver may still have it open. snapshot_rows: number in snapshot files.
+    other_keys: None if the request names all keys, or if a dead run had removed too much to find them."""
 
     source: str
     reference: str

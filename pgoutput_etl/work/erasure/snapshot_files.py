@@ -1,6 +1,6 @@
 """Erases rows from the snapshot files that the request names.
 
-Each file is planned before anything changes, as landed files are: the plan has the positions of rows, and no values.
+As with landed files, every file is planned before any is changed. The plan has rows' positions, but no values.
 """
 
 from __future__ import annotations

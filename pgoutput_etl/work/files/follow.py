@@ -35,7 +35,7 @@ from pgoutput_etl.work.upkeep.run import maintain
 
 MOST_TRANSACTIONS = 100_000  # in a batch of several files, unless a limit is configured
 
-BATCHES_PER_UPKEEP = 100  # each one adds a small file to most of the ledger's tables, and every poll reads them all
+BATCHES_PER_UPKEEP = 100  # a batch adds a small file to most of the ledger's tables, and each poll reads them all
 
 _LEDGER_INTERVAL = 600  # seconds between reads of the ledger while nothing lands: a run may have died within a batch
 

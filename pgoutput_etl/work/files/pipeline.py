@@ -103,7 +103,7 @@ def _reason_to_try_again(error: Exception) -> str | None:
 
 
 def _find_backlog(world: World, watch: Watch) -> Backlog:
-    """First completes the work of a run that died after its batch was done, or couldn't publish."""
+    """First finishes up for a run that couldn't publish, or died after its batch was done."""
     backlog, ledger = find_backlog(world, watch.progress), world.ledger
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed:

@@ -58,7 +58,7 @@ class RunRecorder:
     """Measures a run from this object's creation on, and publishes its metrics and lineage.
 
     is_look: the run is one of many polls; polls that find nothing are not part of the lineage. job: `done` is for
-    apply, `job_done` for other jobs. If one of those has to wait (exit code 75), the earlier run's metrics stay.
+    apply, `job_done` for other jobs. If another job has to wait (exit code 75), its previous run's metrics are kept.
     """
 
     source: str

@@ -121,7 +121,7 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """The worst of all batches, with the conditions after the last batch, which may have ended earlier ones."""
+        """The worst of all batches. Only the last batch's conditions count, because earlier ones may have ended."""
         *others, last = self.batches
         return max([last.exit_code, *(replace(batch, conditions=()).exit_code for batch in others)])
 

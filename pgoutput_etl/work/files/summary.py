@@ -111,8 +111,8 @@ def batch_metrics(
 
 
 def nothing_new(world: World, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
-    """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have read their
-    summaries. Raises ConfigError if the configured mode of a table differs from the one that it was written in."""
+    """Reports again what earlier runs left unread (remarks) or quarantined, in case nobody read their summaries. Raises
+    ConfigError if the configured mode of a table differs from the one that it was written in."""
     source = world.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
@@ -155,7 +155,7 @@ def found_nothing(last: RunSummary) -> RunSummary:
 
 
 def with_refused(config: Config, summary: RunSummary, refused: Iterable[str]) -> RunSummary:
-    """Adds the reasons why something in the landing folder can't be applied, although no batch records it."""
+    """Adds the reasons why entries of the landing folder that no batch records can't be applied."""
     files = (*summary.refused_files, *refused)
     return summary if files == summary.refused_files else _with_next(config, replace(summary, refused_files=files))
 

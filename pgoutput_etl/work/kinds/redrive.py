@@ -107,7 +107,7 @@ class Redrive(Prepared[BackfillResult]):
         prior, unread = self.archive.prior_state, self.archive.unread_roots
         numbers = {path: number for path, number in self._numbers().items() if not self._is_ignored(path)}
         optional = {path for path in (*(prior.names[root] for root in unread), *prior.unread) if path in numbers}
-        # The receiver may reuse the name of a file that it renamed for the next one, so only these count as repaired.
+        # A receiver may rename a file and reuse its name for the next one, so only these count as repaired.
         repairable = {*optional, *(prior.names[root] for root in self.archive.damaged_roots & prior.names.keys())}
         landed = self.archive.landed(numbers.keys() - optional, sorted(optional), repairable)
         landed = {path: file for path, file in landed.items() if not self._is_needless(file)}
@@ -149,7 +149,7 @@ class Redrive(Prepared[BackfillResult]):
 
     @contextmanager
     def _naming_unread_files(self) -> Iterator[None]:
-        """Adds to an error in files that were set aside and still exist how to continue without them."""
+        """If an error names set-aside files that still exist, adds how to continue without them."""
         try:
             yield
         except ArchiveError as error:
@@ -230,8 +230,8 @@ class Redrive(Prepared[BackfillResult]):
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])
-        # Entries that remain in quarantine are written again. A held OID without a path that assembly no longer finds
-        # has never been a table.
+        # Entries that remain in quarantine are written again. If a held OID has no path, and assembly no longer finds
+        # it, it never was a table.
         current = {table.oid for table in tables}
         vanished = {oid for oid, state in held.items() if not state.path and oid not in current}
         redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]

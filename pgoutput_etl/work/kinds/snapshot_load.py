@@ -234,7 +234,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
             if relation.oid in counts or repairs[relation.oid].ranges != ():
                 empty = TableChanges(relation.oid, runs=(RelationSpan(start, relation),), last_row=start)
                 changes[relation.oid] = counts.get(relation.oid, empty)
-        # The repair resolves everything that was found against the rows before it.
+        # The repair resolves all problems found in the rows before it.
         mended = {oid: replace(batch.tables[oid], mismatches=None, doubts=()) for oid in changes}
         states = {oid: state if repairs[oid].is_whole else batch.tables[oid] for oid, state in mended.items()}
         return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)

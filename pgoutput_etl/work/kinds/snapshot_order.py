@@ -24,8 +24,8 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLoad:
-    """A load that has more batches to come. tables: its patterns. since: the LSN of its first batch; a run that
-    continues the load has later LSNs."""
+    """A load with more batches to come. tables: its patterns. since: the LSN of its first batch; a run that continues
+    the load has later LSNs."""
 
     tables: tuple[str, ...]
     since: int

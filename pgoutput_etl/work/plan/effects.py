@@ -86,8 +86,8 @@ def _stored_size(spark: SparkSession, task: TableTask) -> StoredSize | None:
 
 
 def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
-    """The layout's changes and remarks. For a table that moves, of the place that its rows come from, whose layout
-    moves with them unless one of the two places is shared."""
+    """The layout's changes and remarks. A table that moves takes the layout of its old place along, unless one of the
+    two places is shared."""
     place = task.path if task.moved_from is None else task.moved_from[0]
     place = task.path if place.tag else place
     layout = task.shape.layout

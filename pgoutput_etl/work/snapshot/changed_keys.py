@@ -65,5 +65,5 @@ def changed_since_verified(
 
 
 def _form(state: TableState) -> tuple[object, ...]:
-    """Everything about a table whose change also changes rows that no event names."""
+    """The properties of a table whose changes affect rows that no event names."""
     return state.path, state.relation, state.key, state.types, state.mode, state.masks, state.complete_since

@@ -188,8 +188,8 @@ class Checklist:
                 yield Check(OK, "publication", name)
 
     def _publication_steps(self, name: str) -> tuple[LoadStep, ...]:
-        """An existing slot can't decode, or omits, changes from before its publication existed, so it is created
-        again."""
+        """An existing slot can't decode, or omits, changes from before its publication existed, so the slot is
+        recreated."""
         tables = [t for t in self.wanted if t.is_logged and not t.is_partition]
         every = [t for t in self.server.tables if t.is_logged and not t.is_partition]
         content = "ALL TABLES" if tables == every else f"TABLE {', '.join(map(_sql_name, tables))}"

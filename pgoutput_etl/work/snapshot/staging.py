@@ -103,7 +103,7 @@ class Staging:
 
     def _unfinished(self, wanted: Sequence[Relation]) -> tuple[int | None, Sequence[Relation]]:
         """If a load died between its batches, the LSN of its first batch and the tables that remain; otherwise None and
-        all."""
+        all tables."""
         since = None if self.request.repair else self.archive.ledger.batches.unfinished_load(self.request.tables)
         if since is None:
             return None, wanted
@@ -229,8 +229,8 @@ class Staging:
     def _described(
         self, files: RowFiles, names: Sequence[str], catalog: Catalog | None
     ) -> tuple[dict[str, Relation], tuple[TableSummary, ...]]:
-        """The tables by name, and those of several that nothing describes. Raises ConfigError if nothing describes
-        any."""
+        """The tables by name, and the tables that nothing describes. Raises ConfigError if nothing describes any
+        table."""
         found: dict[str, Relation] = {}
         undescribed: list[TableSummary] = []
         for name in names:

@@ -1,4 +1,4 @@
-"""What the start job did or would do, as text and as JSON."""
+"""Reports what the start job did or would do, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Start:
     def load(self, spark: SparkSession, config: Config) -> StartSummary:
         """Loads tables that lack rows and applies landed files. Raises PgoutputEtlError."""
         ledger = DeltaLedger.of(spark, config)
-        if ledger.batches.last() is not None:  # a table that has appeared meanwhile may be complete
+        if ledger.batches.last() is not None:  # a table that has appeared since may be complete
             apply(spark, config, self.progress)
         last = ledger.batches.last()
         states = {} if last is None else last.tables

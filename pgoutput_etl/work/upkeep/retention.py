@@ -45,8 +45,8 @@ class RetentionRule:
 
 
 def obsolete_copies(states: Mapping[int, TableState], before: Mapping[int, TableState]) -> list[TableState]:
-    """The displaced tables that may be removed: displaced long ago and not changed since. If a suspected swap depends
-    on the newest one of a name, it stays. states: now; before: long enough ago."""
+    """The displaced tables that may be removed: displaced long ago and not changed since. A name's newest displaced
+    table stays if a suspected swap depends on it. states: now; before: long enough ago."""
     displaced = [
         state
         for state in states.values()

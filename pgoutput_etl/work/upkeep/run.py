@@ -1,4 +1,4 @@
-"""Compacts and vacuums a source's tables and ledger, safely beside active runs.
+"""Compacts and vacuums a source's tables and ledger, safely while other runs are active.
 
 Compaction changes no rows, but replaces files that a MERGE may be about to change, so one of the two would fail.
 Maintenance therefore claims targets as a run does: other runs wait until it ends, and it doesn't touch targets while
@@ -93,7 +93,7 @@ class _Maintenance(Prepared[MaintainSummary]):
     """The batch of a maintenance run. It changes no rows, so only its end is recorded: a run that dies leaves nothing
     to finish.
 
-    why_skipped: which other run is active or has died; then only steps that are safe beside it are taken.
+    why_skipped: which other run is active or has died; then only steps that are safe while it runs are taken.
     """
 
     is_recorded: ClassVar[bool] = False
