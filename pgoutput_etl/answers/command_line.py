@@ -14,8 +14,8 @@ _WITHOUT_CONFIG = ("inspect", "show")
 
 
 def job_line(config: Config, job: str, *options: str) -> str:
-    """A job's command line, quoted for a shell, with this run's configuration if the job takes one. An option replaces
-    the configuration's source.ignore, so it repeats the names in it."""
+    """A job's command line, quoted for a shell, with this run's configuration if the job takes one. An option that sets
+    source.ignore repeats the configured names, because it replaces them."""
     from pgoutput_etl.landing.selection import also_ignoring  # slow to import: not for checks of a command line
 
     own = () if job in _WITHOUT_CONFIG else config.options
@@ -28,7 +28,7 @@ def show_line(path: str) -> str:
 
 
 def seen_from_here(path: str) -> str:
-    """The path relative to the working folder, if it is below it."""
+    """The path, relative to the working folder if it is inside."""
     here = f"{Path.cwd()}/"
     return f"./{path.removeprefix(here)}" if path.startswith(here) else path
 

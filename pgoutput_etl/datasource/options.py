@@ -36,7 +36,7 @@ _NAMES = ("path", "paths", "tables", "kind", *_RANGE, "ops", "config", "source",
 
 
 class Kind(Enum):
-    """What each row of a frame represents."""
+    """The meaning of a frame's rows."""
 
     CHANGES = "changes"
     MESSAGES = "messages"

@@ -101,7 +101,7 @@ class ReadPlan:
         return pa.schema([(name, self.rows.schema.field(source).type) for name, source in self.rows.names.items()])
 
     def parts(self) -> list[list[str] | None]:
-        """What each task reads: see `read`."""
+        """The input of each task; see `read`."""
         return [*self._files_of_tasks(), *([] if self.rows.more is None else [None])]
 
     def _files_of_tasks(self) -> list[list[str]]:

@@ -35,8 +35,8 @@ FORMAT = "pgoutput"
 class ArchiveReader(DataSourceReader):
     """Reads the archive as it was when its frame was created.
 
-    It doesn't push filters down: Spark 4.2 applies those of one query to later queries of the same frame without
-    filters.
+    It doesn't push filters down, because Spark 4.2 applies one query's filters to later unfiltered queries of the same
+    frame.
     """
 
     def __init__(self, plan: ReadPlan) -> None:

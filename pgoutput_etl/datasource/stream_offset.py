@@ -29,8 +29,8 @@ class StreamedFile:
 
 @dataclass(frozen=True, slots=True)
 class StreamedFiles:
-    """The files that count, in order. reread: index of the first one with part of a transaction that is open at the end
-    of the last one; the last one if nothing is open. last_lsn: of the last commit."""
+    """The files that count, in order. reread: index of the first file with part of a transaction that is open at the
+    end of the last file; the last file's index if no transaction is open. last_lsn: of the last commit."""
 
     files: tuple[StreamedFile, ...]
     reread: int
@@ -111,7 +111,7 @@ def _beginning(file: StreamedFile, size: int, read: Callable[[str], bytes]) -> s
     """The SHA-256 of the first `size` bytes."""
     if file.size == size:
         return file.hash
-    # It has grown, or its end is read differently since another file follows.
+    # It has grown, or its end is read differently now that another file follows.
     data = read_content(read(file.path), file.path).data
     if len(data) < size:
         raise ArchiveError(

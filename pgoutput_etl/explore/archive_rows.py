@@ -233,7 +233,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
 
 
 def own_transactions(inspection: Inspection) -> pa.Table:
-    """The rows of TRANSACTIONS for those that are streamed, prepared, or open, or that continue in another file."""
+    """The rows of TRANSACTIONS for streamed, prepared, and open ones, and for any that continue in another file."""
     rows = []
     for outcome in (*inspection.assembled.ended, *inspection.assembled.open):
         report, commit_ts = transaction_report(inspection, outcome), outcome.commit_ts

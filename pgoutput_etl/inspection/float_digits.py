@@ -3,7 +3,7 @@
 With extra_float_digits = 0, the default before PostgreSQL 12, float text has at most 15 significant digits (6 for
 float4). An exact text has as many as the value needs: few for prices, but 16 or 17 (8 or 9) for computed numbers; only
 about one in seventeen (thirty) of those has fewer. If ten values have all 15 digits, and none has more, they were
-rounded by the sender or before they came into the database.
+rounded by the sender, or before they entered the database.
 """
 
 from __future__ import annotations

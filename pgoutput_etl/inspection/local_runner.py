@@ -37,7 +37,7 @@ _B = TypeVar("_B")
 
 
 def is_local(path: str) -> bool:
-    """True for paths in this machine's file system, which don't need Spark."""
+    """True for paths on this machine's file system, which don't need Spark."""
     return path.startswith("file:/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
 
 
@@ -114,7 +114,7 @@ class LocalRunner:
         printed: deque[Future[Path]] = deque()
         waiting = iter(enumerate(contexts))
         while True:
-            for number, context in islice(waiting, 2 * self.processes - len(printed)):  # limits files on disk
+            for number, context in islice(waiting, 2 * self.processes - len(printed)):  # limits intermediate files
                 printed.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", context))
             if not printed:
                 return

@@ -354,7 +354,7 @@ def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable
 @contextmanager
 def session(job: str, config: Config, is_light: bool = False, only_reads: bool = False) -> Iterator[SparkSession]:
     """A Spark session that ends with the job or, if there are several sources, with the last one. is_light: True if
-    there is little work. only_reads: if it is, all of it is queries of a few rows, and no MERGE that reads a table."""
+    there is little work. only_reads: a light job only queries a few rows, and runs no MERGE that reads a table."""
     from pgoutput_etl.spark.connect import is_connect
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 

@@ -52,7 +52,7 @@ def _is_light(_: Config, request: SnapshotRequest) -> bool:
     try:
         return database_bytes(request.url) <= _FEW_BYTES
     except PgoutputEtlError:
-        return False  # the job says so
+        return False  # the job itself reports the error
 
 
 COMMAND = spark_command(

@@ -168,7 +168,7 @@ def _delta_scan(location: str) -> str:
 
 
 def _dbt_period(age: timedelta) -> dict[str, Any]:
-    """A dbt period; dbt has none shorter than a minute."""
+    """The age as a dbt period, which is at least a minute."""
     for period, name in ((_DAY, "day"), (_HOUR, "hour")):
         if age >= period and not age % period:
             return {"count": age // period, "period": name}

@@ -1,7 +1,7 @@
 """A table's columns as JSON Schema (2020-12) and Avro (1.11), for schema registries and data contracts.
 
-Describes JSON as written by Spark's `to_json`. Columns of the key are never NULL; PostgreSQL doesn't send whether
-others are.
+Describes JSON as written by Spark's `to_json`. Columns of the key are never NULL; PostgreSQL doesn't send NOT NULL
+constraints of others.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """written: the tables that it wrote. error: if it failed. found_nothing: the run is a poll that found nothing to
+    """written: the tables that it wrote. error: of a failed run. found_nothing: the run is a poll that found nothing to
     do."""
 
     metrics: RunMetrics

@@ -64,7 +64,7 @@ def gauges(run: RunMetrics) -> list[Gauge]:
 
 
 def _of_other_job(run: RunMetrics) -> list[_Described]:
-    """Uses other names than apply's gauges, so another job can't hide that apply has not run."""
+    """Uses names other than apply's, so another job can't hide that apply has not run."""
     return [
         ("job_timestamp_seconds", "When the job last ended, in seconds since 1970.", [({}, run.timestamp)]),
         ("job_exit_code", "The exit code of the job's last run.", [({}, run.exit_code)]),

@@ -1,4 +1,4 @@
-"""Informs all configured outputs of a run. A failure to publish causes a warning, and doesn't fail the run."""
+"""Informs all configured outputs of a run. A failure to publish only causes a warning."""
 
 from __future__ import annotations
 

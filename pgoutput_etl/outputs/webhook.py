@@ -34,7 +34,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 @dataclass(frozen=True, slots=True)
 class Webhook(RunOutput):
-    """Only reports runs that did something: neither polls that found nothing, nor runs that another run prevented."""
+    """Doesn't report polls that found nothing, or runs that another run prevented."""
 
     notify: Notify
     key: ClassVar[str] = "notify"

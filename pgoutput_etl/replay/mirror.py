@@ -245,7 +245,7 @@ class Replay:
             before = shape
 
     def _changes(self, oid: int, rows: list[Row], versions: RelationVersions, until: int | None = None) -> TableChanges:
-        """The versions of the rows, plus changes without rows."""
+        """The versions of the rows, plus moves and removals, which have no rows."""
         last = self.assembly.last_commit_lsn if until is None else until
         history, cutoffs = self.assembly.relations, self.cutoffs()
         versions_of_rows = groupby(rows, lambda row: _relation_of(row, versions))

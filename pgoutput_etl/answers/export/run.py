@@ -83,7 +83,7 @@ def export(
 
 @contextmanager
 def _private(folder: str | None, own: str, access: Access) -> Iterator[None]:
-    """Keeps what is written to `own`, below a local folder, private within the context."""
+    """Within the context, keeps everything written to `own`, below a local folder, private."""
     if folder is None:
         yield
         return

@@ -48,7 +48,7 @@ def read_at(
     tables: Sequence[str] = ("*",),
     progress: Progress = no_progress,
 ) -> Tables:
-    """Tables as of any applied commit, by the "schema.table" that they were named then.
+    """Tables as of any applied commit, by their "schema.table" at the time.
 
     at: the commit as in the option `--at` ("0/1AE7B70", "2026-11-20T03:57", "xid:8412", "before:8412"); a number is an
     LSN, and a datetime needs a time zone. Alternatively one of lsn, a number or PostgreSQL's text form; time, for the
@@ -103,7 +103,7 @@ class TablesFound:
     ahead: Mapping[int, TableState]
 
     def named(self, patterns: Sequence[str]) -> TablesFound:
-        """The tables whose names as of then match, without displaced ones."""
+        """The tables whose names at the time match, except displaced ones."""
 
         def is_wanted(state: TableState) -> bool:
             return not state.is_displaced and is_chosen(state.full_name, patterns)

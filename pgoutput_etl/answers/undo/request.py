@@ -17,7 +17,7 @@ _SQL = ".sql"
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class UndoRequest:
-    """One transaction, or those in a range, from an origin, or both."""
+    """Selects one transaction, or all in a range, from an origin, or both."""
 
     out: Annotated[
         str,

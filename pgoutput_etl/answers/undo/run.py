@@ -208,7 +208,7 @@ def _types_of(columns: Sequence[TableColumn]) -> dict[str, str]:
 def _undone(
     task: TableTask, relation: Relation, rows: CommittedBlocks, selection: Selection, stored: DataFrame | None
 ) -> UndoneTable:
-    """What the script undoes in one table. relation: its newest description."""
+    """The changes that the script undoes in one table. relation: its newest description."""
     table = RowChanges.of(task)
     log = table.log(rows)
     keys = table.keys(log, selection.condition(F.col("lsn")))

@@ -181,7 +181,7 @@ class UndoneTable:
         return f"{change} RETURNING {self._has(before, restored)} AS is_restored"
 
     def _known(self, row: Row) -> list[int]:
-        """Positions of known values; those of the key come first."""
+        """Positions of known values, with the key's first."""
         return [*self.key, *(i for i in range(len(self.columns)) if i not in row.unknown and i not in self.key)]
 
     def _has(self, row: Row, positions: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""What transactions did to a table's rows, step by step, and which of these rows have changed since."""
+"""The steps by which transactions changed a table's rows, and which of these rows have changed since."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a selected transaction did to one row. before: None for an INSERT; after: None for a DELETE."""
+    """A selected transaction's effect on one row. before: None for an INSERT; after: None for a DELETE."""
 
     lsn: int
     sequence: int

@@ -93,7 +93,7 @@ class DeltaSide:
         return rows.num_rows, (limits["min"], limits["max"])
 
     def within(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> DeltaSide:
-        """Without rows in ranges that are not compared, as far as Spark can skip them."""
+        """This side, without rows outside the compared ranges, as far as Spark can skip them."""
         if ranges.only is None or ranges.is_hashed:
             return self
         key = F.col(quoted(columns[ranges.columns[0]].name))

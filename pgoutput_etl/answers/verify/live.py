@@ -102,7 +102,7 @@ class LiveVerification:
         return Asking(archive, self.request, states, keys, self.progress).run()
 
     def _settled(self, answer: ServerAnswer) -> list[VerifiedTable] | None:
-        """The tables, compared as of the answer's LSN. None if no apply has passed it, nor does within --wait."""
+        """The tables, compared as of the answer's LSN. None if no apply has passed it, even after --wait."""
         wait = self.request.wait
         end, shown = time.monotonic() + (0.0 if wait is None else wait.total_seconds()), -1
         while answer.is_open and (last := self._last()).last_commit_lsn < answer.lsn:

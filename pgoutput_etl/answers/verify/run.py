@@ -54,8 +54,9 @@ def verify(
     mend: Mend | None = None,
     changed: Changed | None = None,
 ) -> VerifySummary:
-    """Compares Delta tables with a server, or one table with CSV files or another Delta table. Writes only the answers
-    of a server in use, until they are settled, and whatever `mend` then writes. changed: as for LiveVerification.
+    """Compares Delta tables with a server, or one table with CSV files or another Delta table. Only writes the answers
+    of a server in use, until they are settled, and then the changes that `mend` makes. changed: as for
+    LiveVerification.
 
     Raises PgoutputEtlError.
     """
@@ -106,7 +107,7 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
 
 
 def _lsn_of(archive: DeltaArchive, moment: Moment) -> int:
-    """The moment's LSN. If given as an LSN, it may be later than all commits: that is when the rows were taken."""
+    """The moment's LSN. A given LSN may be later than all commits, because it says when the rows were read."""
     return commit_of(archive, moment) if moment.lsn is None else moment.lsn - moment.before
 
 

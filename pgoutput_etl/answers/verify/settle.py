@@ -46,7 +46,7 @@ _COLUMNS = "its columns have changed since Delta was read: ask again"
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The columns that the server publishes of a table."""
+    """A table's columns that the server publishes."""
 
     names: list[str]
 
