@@ -1,4 +1,4 @@
-"""The folders for caches of what each process would otherwise compute again."""
+"""Folders for caches, so that processes don't repeat each other's work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_folders() -> list[Path]:
-    """The folder that NUMBA_CACHE_DIR names; otherwise, folders beside the package and of the user. They may not
+    """The folder named by NUMBA_CACHE_DIR, or else one next to the package and one of the user's. They may not
     exist."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         return [Path(chosen) / __package__]

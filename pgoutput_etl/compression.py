@@ -27,7 +27,7 @@ _BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so i
 
 
 class ExpansionError(FramingError):
-    """A compressed file that expands to more than a reader accepts, and by so much that no receiver wrote it."""
+    """A compressed file that expands beyond a reader's limit, and so much that no receiver can have written it."""
 
     code = ErrorCode.EXPANSION
 
@@ -61,7 +61,7 @@ def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[by
 
 
 def _first(data: bytes, codec: str, part_size: int, size: int) -> bytes:
-    """The first `size` bytes of content that has at least as many."""
+    """The first `size` bytes of content that is at least that long."""
     content = BytesIO()
     parts = _parts(data, codec, part_size)
     while content.tell() < size:
@@ -110,7 +110,7 @@ class Content:
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
 
 # zstd and lz4 files may begin with a skippable frame, and then only the file's name tells them apart. Other files may
-# begin with the first 4 bytes of bzip2, but not with the number of a block, or of the end, after them.
+# begin with bzip2's first 4 bytes, but not also with the block or end number that follows them.
 _SKIPPABLE = tuple(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60))
 
 _MAGIC = {

@@ -130,8 +130,8 @@ _JOBS = "pgoutput_etl.jobs"  # the logger for output of jobs themselves
 
 
 class LogLevel(Enum):
-    """What jobs print to standard error, besides their own errors and warnings. debug: also what Spark and libraries
-    log at INFO; info: progress, and warnings of Spark and libraries; warning: no progress; error: only their errors."""
+    """The output on standard error besides the jobs' own errors and warnings. debug: also what Spark and libraries log
+    at INFO; info: progress, and warnings of Spark and libraries; warning: no progress; error: only their errors."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -173,8 +173,8 @@ _JAVA_MEMORY = "Java is out of memory: give it more (--driver-memory, --executor
 
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
 
-# By a text in the classes and messages of an error and of the errors that it hides. Without a JVM, Java exceptions have
-# no text.
+# Each with a pattern, searched for in the classes and messages of an error, its causes, and the errors that it
+# replaced. Without a JVM, Java exceptions have no text.
 _ADVICE = (
     (r"No space left on device|Disk quota exceeded", ErrorCode.DISK_FULL, _FULL),
     (r"OutOfMemoryError", ErrorCode.JAVA_MEMORY, _JAVA_MEMORY),
@@ -264,7 +264,7 @@ def _print_lines(lines: Iterable[str], level: str, logger: str = _JOBS, **more: 
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # also for the contents of the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # discards the buffer, too
 
 
 class _PrivateLog(logging.Handler):

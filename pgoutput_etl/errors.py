@@ -183,7 +183,7 @@ def coded_reason(reason: str) -> str:
 
 @contextmanager
 def coded(code: ErrorCode, of_class: type[PgoutputEtlError]) -> Iterator[None]:
-    """Within the context, errors of exactly this class get this code unless they have another one."""
+    """Within the context, errors of exactly this class get this code unless they already have one."""
     try:
         yield
     except PgoutputEtlError as error:
@@ -232,8 +232,8 @@ def _with_condition(name: str, error: Any) -> str:
 
 
 def _worker_class(error: BaseException) -> list[str]:
-    """The class of the exception that a Python worker raised, from the traceback in Spark's error. Only a class that
-    this process knows, because the text may contain anything else."""
+    """The class of the exception that a Python worker raised, from the traceback in Spark's error. Ignores names of
+    classes that this process doesn't know, because the text may contain anything."""
     names = re.findall(r"^([A-Za-z_][\w.]*)(?:$|: )", text_of(error) if _is_of_worker(error) else "", re.MULTILINE)
     return [name for name in names if _is_exception(name)][-1:]
 
@@ -267,8 +267,7 @@ def own_lines(error: BaseException) -> list[str]:
 
 
 def text_of_own(error: BaseException, of_class: type[PgoutputEtlError]) -> str | None:
-    """The first line of the text of an error of this class within another error, such as one of a Python worker; None
-    if there is no such error."""
+    """The first line of an error of this class within another error, such as a Python worker's; None if not found."""
     prefix = f"{of_class.__name__}: "
     return next((line.removeprefix(prefix) for line in own_lines(error) if line.startswith(prefix)), None)
 

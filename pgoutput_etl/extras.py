@@ -14,6 +14,6 @@ def installing(extra: str) -> str:
 
 
 def missing_module(program: str, module: str) -> str:
-    """The message if a module is missing. Without an extra, the package itself requires the module."""
+    """The message if a module is missing. A module that belongs to no extra is required by the package itself."""
     how = installing(EXTRA_OF.get(module, "spark"))
     return f"{program}: {sys.executable} has no module {module}: {how}, or make demo in a clone"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def _where_supported() -> Iterator[None]:
-    """Ignores that some file systems, such as FUSE mounts of object storage, have no permissions."""
+    """Ignores errors of file systems without permissions, such as FUSE mounts of object storage."""
     try:
         yield
     except OSError as error:
@@ -41,20 +41,20 @@ class Access:
         self.give(folder)
 
     def give(self, path: Path) -> None:
-        """Sets a file's permissions, unless it belongs to another user or is deleted meanwhile."""
+        """Sets a file's permissions, unless it belongs to another user or has just been deleted."""
         with suppress(FileNotFoundError, PermissionError), _where_supported():
             stat = path.stat(follow_symlinks=False)
             mode = self.folder_mode if path.is_dir() else self.file_mode
             if self.group is not None and stat.st_gid != self.group:
                 try:
                     os.chown(path, -1, self.group)
-                except PermissionError:  # such as in a sandbox without this call: the other group gets no access
+                except PermissionError:  # as in a sandbox without this call: the group gets no access
                     mode &= 0o700
             if stat.st_mode & 0o777 != mode:
                 path.chmod(mode)
 
     def give_all(self, folder: Path) -> None:
-        """Like `give`, for everything below the folder: what Spark and delta-rs write is readable by everybody."""
+        """Like `give`, for everything below the folder: everybody can read what Spark and delta-rs write."""
         self.give(folder)
         for parent, folders, files in os.walk(folder):
             for name in (*folders, *files):

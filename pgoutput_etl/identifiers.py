@@ -140,7 +140,7 @@ def is_within(path: str, folder: str) -> bool:
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
-_LONG = 4  # characters of a name that can hardly be part of another one by accident
+_LONG = 4  # characters; a name of this length is unlikely to be part of another by accident
 
 
 def is_named_after(other: tuple[str, str], name: tuple[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Files that belong to the package: in a clone at their place there, otherwise where the installed package has them."""
+"""Files that belong to the package: in the clone or, without one, where the installation put them."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Event(Protocol):
     def set(self) -> None: ...
 
     def wait(self, timeout: float) -> bool:
-        """Waits until it is set, at most `timeout` seconds. Returns True if it was set."""
+        """Waits at most `timeout` seconds for the event to be set. Returns True if it is set."""
 
 
 class Thread(Protocol):

@@ -1,4 +1,4 @@
-"""The places of target tables. Nothing else parses a place, or knows how its text is made.
+"""The places of target tables. Only this module parses a place, or makes its text.
 
 A Delta table's place is the path of its folder or, in a catalog, its name there, with each part in backticks. In a
 table that several sources share, each tag also has a place, for the rows with its values: the table's place followed by

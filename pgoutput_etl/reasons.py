@@ -26,7 +26,7 @@ CONTRACT_KINDS = (ReasonKind.CONTRACT, ReasonKind.NEW_TYPE)
 
 TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
-# Beginnings of texts in ledgers of formats up to 3, which have no kinds
+# How texts begin in ledgers up to format 3, which have no kinds
 _CHANGED_COLUMNS = "its columns changed, which on_schema_change holds: "
 _TRANSACTION = "transaction"
 
@@ -51,7 +51,7 @@ class Reason(str):  # noqa: SLOT000 # pickle restores the kind through __dict__
 
     @classmethod
     def stored(cls, text: str, kind: str | None) -> Reason:
-        """A reason from the ledger. kind: None if there is none, or if an older version wrote the reason."""
+        """A reason from the ledger. kind: None if it has no kind, or if an older version wrote it."""
         return cls(text, _kind_of_text(text) if kind is None else ReasonKind(kind))
 
 

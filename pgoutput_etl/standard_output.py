@@ -1,4 +1,4 @@
-"""Handles standard output that is closed, whose reader has ended, or that is on a full disk."""
+"""Handles standard output that is closed, has lost its reader, or is on a full disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgoutput_etl.errors import RunError
 
 
 def replace_closed_streams() -> None:
-    """Opens those of the three standard streams that are closed, so that no other file gets their numbers."""
+    """Opens the null device for each closed standard stream, so that no other file gets its number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -39,7 +39,7 @@ class StandardOutput:
                 error = late
         if not isinstance(error, OSError):
             return False
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the contents of the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards the buffer
         if not isinstance(error, BrokenPipeError):
             reason = f"standard output can't be written ({error.strerror}), so this run's report is lost"
             raise RunError(reason) from None

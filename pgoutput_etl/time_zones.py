@@ -37,7 +37,7 @@ class ZoneConversion:
 
 
 def _instant(text: bytes, zone: ZoneInfo) -> bytes:
-    """A local time that occurs twice is in standard time; one that the clock skips has the offset before the gap."""
+    """A local time that occurs twice counts as standard time; a skipped one gets the offset from before the gap."""
     local = datetime.fromisoformat(text.decode())
     offset = min(_offset(local.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
     return _printed(local.replace(tzinfo=timezone(offset)).astimezone(timezone.utc)) + b"+00"

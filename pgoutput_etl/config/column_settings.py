@@ -23,7 +23,7 @@ KEEP = "keep"  # neither masked nor declared; overrides a more general rule's se
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
 CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
 
-COMMENT = "comment"  # of the column in the Delta table; allowed next to another setting
+COMMENT = "comment"  # the Delta column's comment; allowed together with another setting
 
 SALT = "salt"
 

@@ -22,7 +22,7 @@ _SEVERAL = "several sources, each with the keys of `source`; they share the othe
 # The keys of a rule that applies to all tables
 _DEFAULTS = "Defaults"
 
-# Keys whose default is made of others
+# Keys whose default is made from other keys
 _FOLLOW_FROM_OTHERS = {"state", "root"}
 
 

@@ -232,7 +232,7 @@ def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = 
 
 
 def _without(values: Any, path: Path) -> Any:
-    """The values without one key, and without mappings that had no other; an item of a list becomes None."""
+    """The values without one key, and without mappings that had no other key; a list item becomes None."""
     if not path:
         return None
     key, *rest = path

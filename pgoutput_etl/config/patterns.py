@@ -78,7 +78,7 @@ def specificity(pattern: str) -> Specificity:
 
 
 def covers(pattern: str, other: str) -> bool:
-    """True if a pattern without wildcards other than `*` obviously matches every name that another pattern matches."""
+    """True if a pattern, whose only wildcard is `*`, obviously matches every name that another pattern matches."""
     return "[" not in other and matches(pattern, other)
 
 

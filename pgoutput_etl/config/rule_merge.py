@@ -30,7 +30,7 @@ _MAPPINGS = ("columns", "tag", "properties")
 
 
 class Rules(Enum):
-    """Which rules apply to a table."""
+    """How the rules that match a table are used: the first one only, or all of them, merged."""
 
     FIRST = "first"
     MERGE = "merge"

@@ -47,7 +47,7 @@ from pgoutput_etl.time_zones import ZoneConversion
 
 
 class Mode(Enum):
-    """What a table's Delta table contains."""
+    """The contents of a table's Delta table."""
 
     MIRROR = "mirror"
     SOFT_DELETE = "soft_delete"
@@ -59,7 +59,7 @@ DEFAULT_MODE = Mode.MIRROR
 
 
 class OnMissingRow(Enum):
-    """What to do about an UPDATE or DELETE of a row that its table doesn't have."""
+    """How to handle an UPDATE or DELETE of a row that its table doesn't have."""
 
     REPORT = "report"
     HOLD = "hold"
@@ -67,7 +67,7 @@ class OnMissingRow(Enum):
 
 
 class OnDrop(Enum):
-    """What to do with a table that was dropped on the server. All except ARCHIVE keep it; KEEP doesn't report it."""
+    """How to handle a table that was dropped on the server. All except ARCHIVE keep it; KEEP doesn't report it."""
 
     REPORT = "report"
     KEEP = "keep"
@@ -75,7 +75,7 @@ class OnDrop(Enum):
 
 
 class OnInvalidText(Enum):
-    """What to do about text that isn't UTF-8: hold its table, or keep the value's bytes as unrepresentable."""
+    """How to handle text that isn't UTF-8: hold its table, or keep the value's bytes as unrepresentable."""
 
     HOLD = "hold"
     KEEP = "keep"
@@ -306,7 +306,7 @@ class TableRule(Section):
         if self.given is not None:
             return self.given
         blank = TableRule(self.match)
-        names = {name for name in self.key_fields() if getattr(self, name) != getattr(blank, name)}  # never match
+        names = {name for name in self.key_fields() if getattr(self, name) != getattr(blank, name)}  # excludes `match`
         parts = {part for part in _CONTRACT if getattr(self.on_schema_change, part) != getattr(FOLLOW_ALL, part)}
         return frozenset({*names, *(f"{CONTRACT}.{part}" for part in parts)})
 

@@ -56,21 +56,21 @@ _REMOTE = frozenset({"SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION"})
 
 
 class OnError(Enum):
-    """What to do about unreadable bytes."""
+    """How to handle unreadable bytes."""
 
     QUARANTINE = "quarantine"
     FAIL = "fail"
 
 
 class Gaps(Enum):
-    """What to do about a missing number among consecutively numbered files."""
+    """How to handle a missing number among consecutively numbered files."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
 
 
 class Snapshots(Enum):
-    """What to do about tables that appear in the archive without their earlier rows."""
+    """How to handle tables that appear in the archive without their earlier rows."""
 
     MANUAL = "manual"
     AUTO = "auto"
@@ -493,7 +493,7 @@ class Config(Section):
         if not isinstance(given, Mapping | None):
             return given
         target, given = info.data.get("target"), given or {}
-        if target is None:  # it has mistakes; don't report a missing default, too
+        if target is None:  # it has mistakes, so a missing default isn't reported as well
             return {"root": ".", **given}
         if target.root is None:
             return given
@@ -585,7 +585,7 @@ def _context(document: Document, overrides: Sequence[str], source: str | None) -
 
 
 def document_of(config: Config) -> Document:
-    """Reads the file and options that a configuration was loaded from again. Raises ConfigError."""
+    """Rereads the file and options that a configuration was loaded from. Raises ConfigError."""
     options = list(zip(config.options[::2], config.options[1::2], strict=True))
     [path] = [value for name, value in options if name == "--config"]
     overrides = [value for name, value in options if name == "--set"]

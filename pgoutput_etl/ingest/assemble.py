@@ -84,7 +84,7 @@ def assemble(
             assembly.add_file(output.scans[number], output.controls.get(number, []))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}. {EVERY_FILE_WAITS}", without(paths[number])) from None
-    # After a reconnect, the server may send a transaction as an ordinary one although it had begun to stream it.
+    # After a reconnect, the server may send a partly streamed transaction again as an ordinary one.
     if begun := assembly.streams_begun():
         rows = _ends(blocks, begun).to_pylist()
         assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in rows if row["file"] in paths)

@@ -143,7 +143,7 @@ def new_files(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
 
 @contextmanager
 def _offering_to_ignore() -> Iterator[None]:
-    """Adds to an error about an unreadable file how to continue without it."""
+    """If a file is unreadable, adds to the error how to continue without it."""
     try:
         yield
     except UnreadableFileError as error:

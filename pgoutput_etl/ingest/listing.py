@@ -52,7 +52,7 @@ _COPIES_IN_JAVA = 2
 
 _BLOCK_BYTES = 512  # unit of st_blocks, on any file system
 
-_SURELY_FITS = 1 << 26  # bytes of a file that fit into the least memory that Spark starts with
+_SURELY_FITS = 1 << 26  # bytes; a file of this size fits into the least memory that Spark starts with
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -190,8 +190,8 @@ def oversized(spark: SparkSession, files: Iterable[LandedFile]) -> dict[str, Sca
 
 
 def _is_mostly_holes(file: LandedFile) -> bool:
-    """True for a sparse local file: it has a size without using blocks, and no receiver writes such a file. Any other
-    file can be split."""
+    """True for a sparse local file, with far fewer blocks than its size needs. No receiver writes such a file; any
+    other file can be split."""
     if not file.path.startswith("file:/"):
         return False
     with suppress(OSError):
@@ -274,7 +274,7 @@ def _task_count(total: int, cores: int) -> int:
 @contextmanager
 def rereading_files(paths: Iterable[str]) -> Iterator[None]:
     """Turns errors about files that were scanned before into a FilesChangedError: a worker's RereadError, which Spark
-    wraps, and any error that one of these files can't be read."""
+    wraps, and any error about reading one of these files."""
     try:
         yield
     except RereadError as error:

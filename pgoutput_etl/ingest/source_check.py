@@ -2,7 +2,7 @@
 
 A commit with a lower LSN than earlier ones must be a resent one, whose xid and LSN the archive already has. A server
 commits a transaction only once: if an xid has two commits that are closer together than an xid wraparound, they come
-from two servers. Both checks only run for files that give a reason to.
+from two servers. Both checks only run for files that call for them.
 """
 
 from __future__ import annotations

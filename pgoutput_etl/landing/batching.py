@@ -26,8 +26,8 @@ def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | 
 
     commits: number of commits by path, for each file to read. limit: the most commits in a batch; None for no limit.
     The first batch records the new names of contents, because some can only be recognized while they are the archive's
-    end. The last one has all other records and the remarks, because any of the files to read may have the same content
-    as those.
+    end. The last one has all other records and the remarks, because these may be about copies of any of the files to
+    read.
     """
     if limit is None or not _is_ordered_by_name(selection):
         return [selection]

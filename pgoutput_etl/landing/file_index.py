@@ -172,7 +172,7 @@ class FileIndex:
         return KnownFiles.of(self._parts(range(len(self._file))))
 
     def unkeyed(self) -> UnkeyedContents | None:
-        """Contents without a head for lookup, because an older version recorded them; None if there are none."""
+        """Contents without a head for lookup, because an older version recorded them; None if all have one."""
         rows = np.flatnonzero(self._has_content & ~self._has("head"))
         if not len(rows):
             return None
@@ -306,7 +306,7 @@ class FileIndex:
 
     @cached_property
     def _last(self) -> list[int]:
-        """The row where the archive ends, if there is one."""
+        """The row where the archive ends, if any."""
         return _listed(np.flatnonzero(self._was_read)[-1:])
 
     @cached_property

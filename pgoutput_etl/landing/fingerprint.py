@@ -166,8 +166,8 @@ class KnownContents:
 
     def match(self, path: str, hashes: Hashes) -> PrefixMatch:
         """The known content of the file with this name, if the file begins with it: another session may have sent more
-        of the same bytes. Otherwise, the longest known prefix; among equal ones, the one with this name or the last
-        one.
+        of the same bytes. Otherwise, the longest known prefix; if several are equal, the one with this name, or else
+        the last.
 
         A file that continues a prefix differently than the known content was sent again, and continues nothing.
         """
@@ -221,7 +221,7 @@ def heads_of(data: bytes) -> list[str]:
 
 
 def head_of(consumed: int, heads: list[str]) -> str | None:
-    """The one of a file's heads that is the key for its first `consumed` bytes; None if these are too few."""
+    """The head that is the key for a file's first `consumed` bytes; None if these are too few."""
     number = bisect_right(HEAD_SIZES, consumed)
     return heads[number - 1] if number else None
 

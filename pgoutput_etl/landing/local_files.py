@@ -64,7 +64,7 @@ class LocalFiles:
 
 
 def is_hidden(name: str) -> bool:
-    """True for names that neither Spark (InMemoryFileIndex) nor a job without it reads in a folder."""
+    """True for names that Spark (InMemoryFileIndex), and jobs without it, skip in a folder."""
     if name.startswith("_"):
         return "=" not in name and not name.startswith(("_metadata", "_common_metadata"))
     return name.startswith(".") or name.endswith("._COPYING_")
@@ -95,8 +95,8 @@ def _below(path: str) -> Iterator[_Found]:
 
 
 def _refuse(error: OSError) -> None:
-    """Raises an error for an unreadable folder, which may have files that come before others. A missing one was removed
-    meanwhile."""
+    """Raises an error for an unreadable folder, which may have files that come before others. A missing folder has just
+    been removed."""
     if not isinstance(error, FileNotFoundError):
         raise ArchiveError(
             f"{error.filename}: can't be read: {error.strerror}. Until this is resolved, no files are applied, because "

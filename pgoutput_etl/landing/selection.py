@@ -132,8 +132,8 @@ class _Selector:
         self.recorded.append(self._part(number, status))
 
     def _recognize_renamed(self, number: int) -> None:
-        """Recognizes a file that begins with the content read last, if no file has that content under its old name any
-        more.
+        """Recognizes a file that begins with the content read last, if no file has that content under its old name
+        anymore.
 
         If all messages of that content are the same, a new file may also begin with it. This raises RunError, unless
         another file has taken the old name. If that file begins with the content as well, the one that sorts first has
@@ -180,7 +180,7 @@ class _Selector:
         ]
 
     def _sort_out_known(self) -> dict[int, FilePart]:
-        """Records files without anything new. Returns the one that continues the archive's end, if any."""
+        """Records files with nothing new. Returns the one that continues the archive's end, if any."""
         grown: dict[int, bool] = {}
         for number in sorted(set(self.files) - self.fresh):
             scan, path = self.scans[number], self.files[number].path
@@ -376,7 +376,7 @@ class _Selector:
         return replace(part, status=status.value, offset=offset, same_as=scan.same_as)
 
     def _refuse(self, number: int, why: str) -> None:
-        """Sets a file aside, with nothing depending on it. why: the rest of a sentence that begins with the path."""
+        """Sets aside a file that nothing depends on. why: the rest of a sentence that begins with the path."""
         file, error = self.files[number], self.errors.get(number)
         part = self._part(number, FileStatus.READ) if error is None else FilePart(file.path, file.size, file.modified)
         part = replace(part, status=FileStatus.REFUSED.value, offset=part.consumed, same_as=None, unfinished=False)
@@ -393,7 +393,8 @@ def set_aside(file: LandedFile | FilePart, why: str, relations: frozenset[int] |
 
 
 def without(*paths: str) -> tuple[str, ...]:
-    """The job that continues without files, and records that. The command line adds the configured source.ignore."""
+    """The job that records these files without applying them, and continues. The command line adds the configured
+    source.ignore."""
     return ("apply", "--set", ignoring(paths))
 
 
@@ -504,8 +505,8 @@ def refuse(errors: Iterable[str], waited_for: Collection[str] = (), shown: int =
 
 
 def _in_common(errors: Collection[str], paths: Collection[str]) -> str:
-    """The end of an error about many files: it is not one hostile file among good ones, but a receiver that writes
-    something else.
+    """The end of an error about many files: so many suggest a receiver that writes something else, not a hostile file
+    among good ones.
 
     errors: in path order.
     """

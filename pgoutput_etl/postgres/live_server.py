@@ -112,8 +112,8 @@ class SharedSnapshot:
         [[name]] = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchall()
         info, options = connection.info, (o for o in connection.pgconn.info if o.val and o.keyword not in _RESOLVED)
         used = {option.keyword.decode(): option.val.decode() for option in options if option.val}
-        used |= {"host": info.host, "port": str(info.port)}  # if there are several
-        used |= {"password": info.password} if info.password else {}  # even if it is from a file
+        used |= {"host": info.host, "port": str(info.port)}  # of the connected host, if there are several
+        used |= {"password": info.password} if info.password else {}  # even if it came from a file
         return cls(str(name), conninfo.make_conninfo("", **used))
 
     def copied(self, statements: Sequence[str]) -> Iterator[tuple[int, bytes]]:
