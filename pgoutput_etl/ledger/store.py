@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,6 +17,7 @@ from pgoutput_etl.config.object_storage import StorageFolder
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
+from pgoutput_etl.ledger.few_rows import append_few, read_few
 from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
 from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
@@ -138,17 +140,24 @@ class LedgerStore(Store):
     def few_before(self, table: str, batch: Batch) -> pa.Table | None:
         """Like `read_before`, without Spark, and with the columns that an older ledger lacks. None if Spark is quicker:
         its first query of a Delta table takes seconds."""
-        if self._local is None or self._local.bytes(table) > _FEW_BYTES:
-            return None
-        return self._local.columns_where(table, SCHEMAS[table].names, RowRange(batch.since, batch.number))
+        names, chosen = SCHEMAS[table].names, RowRange(batch.since, batch.number)
+        if self._local is None:
+            return self._few(table, names, chosen)
+        return None if self._local.bytes(table) > _FEW_BYTES else self._local.columns_where(table, names, chosen)
+
+    def _few(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table | None:
+        few = read_few(self._quick, Place(self.path(table)), table, ["source", *names], chosen)
+        return None if few is None else few.filter(pc.field("source") == self.source).select(names)
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
         """Starts no Spark job if the table doesn't exist."""
         if self._local is not None:
             return self._local.columns_where(table, names, chosen)
-        schema = pa.schema([SCHEMAS[table].field(name) for name in names])
+        few = self._few(table, names, chosen)
+        if few is not None:
+            return few
         if not self.exists(table):
-            return schema.empty_table()
+            return pa.schema([SCHEMAS[table].field(name) for name in names]).empty_table()
         rows = with_missing_columns(table, self._load(self._quick, table))
         return (rows if chosen.sql is None else rows.where(chosen.sql)).select(*names).toArrow()
 
@@ -164,14 +173,18 @@ class LedgerStore(Store):
             again(lambda: writer.save(self.path(table)))
 
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
-        if self._local is not None:
-            from pgoutput_etl.ledger.local_append import append_once
-
-            with self._private(table):
-                if append_once(self._local.url(table), rows, self.application(table, step), batch):
-                    return
+        with self._private(table):
+            if self._append_few(table, rows, (self.application(table, step), batch)):
+                return
         few = frame(self._quick, rows)
         self.append(table, few.coalesce(1) if rows.num_rows <= _ONE_FILE else few, batch, step)
+
+    def _append_few(self, table: str, rows: pa.Table, application: tuple[str, int]) -> bool:
+        if self._local is None:
+            return append_few(self._quick, Place(self.path(table)), rows, application)
+        from pgoutput_etl.ledger.local_append import append_once
+
+        return append_once(self._local.url(table), rows, *application)
 
     def _private(self, table: str) -> AbstractContextManager[None]:
         return private_folders(self.spark, self.root, TABLES.intersection({table}), self.access)

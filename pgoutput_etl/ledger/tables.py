@@ -6,9 +6,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
@@ -170,6 +173,13 @@ class RowRange:
         limits += [] if self.before is None else [f"batch < {self.before:d}"]
         limits += [] if self.xids is None else [f"xid >= {self.xids[0]:d}", f"xid <= {self.xids[1]:d}"]
         return " and ".join(limits) or None
+
+    def of_rows(self, rows: pa.Table) -> pa.Table:
+        """The rows in the range."""
+        limits = [pc.field("batch") >= self.first]
+        limits += [] if self.before is None else [pc.field("batch") < self.before]
+        limits += [] if self.xids is None else [pc.field("xid") >= self.xids[0], pc.field("xid") <= self.xids[1]]
+        return rows.filter(reduce(and_, limits))
 
 
 class LedgerRows(ABC):

@@ -23,14 +23,14 @@ from pgoutput_etl.changes.compaction import Integers
 from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
-from pgoutput_etl.load.file_statistics import INDEXED_COLUMNS, statistics_of
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.small_rows import StoredColumn, codes_of_keys, kinds_of, stored_columns, stored_rows
 from pgoutput_etl.load.table_writer import TableCommit, properties_of_new
 from pgoutput_etl.load.unsent import complete_net
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta_log import Action
-from pgoutput_etl.spark.delta_write import DeltaWrite, open_new, open_write
+from pgoutput_etl.spark.delta_write import DeltaWrite, WriteKind, open_new, open_write
+from pgoutput_etl.spark.file_statistics import INDEXED_COLUMNS, statistics_of
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.write_method import SMALL_BYTES
@@ -96,7 +96,7 @@ def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> Write
 
 def _replace(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
     """Replaces all rows of a table that keeps its columns and layout."""
-    transaction = None if shape.layout else open_write(table.spark, table.place, SMALL_BYTES, replaces=True)
+    transaction = None if shape.layout else open_write(table.spark, table.place, SMALL_BYTES, WriteKind.OVERWRITE)
     columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
     if transaction is None or columns is None:
         return None
@@ -112,7 +112,7 @@ def _merge(
 ) -> WriteResult | None:
     if any(_is_odd(shape, i, changes) for i in shape.key):
         return None
-    transaction = open_write(table.spark, table.place, SMALL_BYTES)
+    transaction = open_write(table.spark, table.place, SMALL_BYTES, WriteKind.MERGE)
     columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
     if transaction is None or columns is None:
         return None
@@ -218,7 +218,7 @@ class _Merged:
         is_as_set = any(name in transaction.table.properties for name in _STATISTICS)
         statistics = statistics_of(content, 0 if is_as_set else INDEXED_COLUMNS)
         application = (table.application, table.transaction.batch)
-        version = transaction.commit(application, file, statistics, removed, metrics)
+        version = transaction.commit(application, file, statistics, metrics, removed)
         return WriteResult(version, inserted, updated, deleted, rows=rows, mismatches=self._mismatches())
 
     def _mismatches(self) -> Mismatches | None:

@@ -67,7 +67,9 @@ class DeltaFiles:
 
     def read(self, file: Action) -> bytes:
         name = unquote(file["path"])
-        return self.objects.read_bytes(name) if self.local is None else Path(self.local, name).read_bytes()
+        return (
+            self.objects.read_bytes(name, file["size"]) if self.local is None else Path(self.local, name).read_bytes()
+        )
 
     @property
     def objects(self) -> ObjectFolder:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +34,14 @@ _DELTA = "org.apache.spark.sql.delta"
 _ACTION, _OPERATIONS = f"{_DELTA}.actions.Action", f"{_DELTA}.DeltaOperations"
 
 _SOURCE_ROWS = "operationNumSourceRows"  # Delta requires this metric, although it uses another name elsewhere
+
+
+class WriteKind(Enum):
+    """What the table's history calls a commit. Values: names of Spark's SaveMode."""
+
+    MERGE = None
+    APPEND = "Append"
+    OVERWRITE = "Overwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,8 @@ class DeltaWrite:
         application: tuple[str, int],
         content: bytes | None,
         statistics: Mapping[str, Any],
-        removed: Sequence[Action],
         metrics: Mapping[str, int],
+        removed: Sequence[Action] = (),
     ) -> int:
         """Adds a file with this content, unless it is None, removes others, and returns the new version.
 
@@ -101,11 +110,10 @@ class DeltaWrite:
         return int(self._transaction.commit(parsed, self._operation))
 
 
-def open_write(spark: SparkSession, place: Place, most: int, *, replaces: bool = False) -> DeltaWrite | None:
+def open_write(spark: SparkSession, place: Place, most: int, kind: WriteKind) -> DeltaWrite | None:
     """None unless the log's checksum files list all of the table's files, with a total of at most `most` bytes. spark:
-    its settings provide the commit's metadata. replaces: the table's history will call the commit an overwrite rather
-    than a MERGE."""
-    return of_log(spark, place, partial(_opened, spark, most, replaces))
+    its settings provide the commit's metadata."""
+    return of_log(spark, place, partial(_opened, spark, most, kind))
 
 
 def open_new(
@@ -118,7 +126,7 @@ def open_new(
     )
 
 
-def _opened(spark: SparkSession, most: int, replaces: bool, log: Any) -> DeltaWrite | None:
+def _opened(spark: SparkSession, most: int, kind: WriteKind, log: Any) -> DeltaWrite | None:
     transaction = _transaction(spark, log)
     snapshot = transaction.snapshot()
     files = known_files(spark, log, snapshot, most)
@@ -128,10 +136,11 @@ def _opened(spark: SparkSession, most: int, replaces: bool, log: Any) -> DeltaWr
     if not applications.isDefined():
         return None
     transaction.readWholeTable()
-    operation = _overwriting(spark) if replaces else _merging(spark)
     versions = (json.loads(text)["txn"] for text in json_of(applications.get()))
     table = DeltaFiles.of(spark, log, transaction, files, int(snapshot.version()))
-    return DeltaWrite(table, {entry["appId"]: entry["version"] for entry in versions}, transaction, operation)
+    return DeltaWrite(
+        table, {entry["appId"]: entry["version"] for entry in versions}, transaction, _operation(spark, kind)
+    )
 
 
 def _opened_new(
@@ -152,7 +161,9 @@ def _opened_new(
     }
     action = scala_object(spark, _ACTION).fromJson(json.dumps({"metaData": metadata}))
     transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
-    return DeltaWrite(DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, _overwriting(spark))
+    return DeltaWrite(
+        DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, _operation(spark, WriteKind.OVERWRITE)
+    )
 
 
 def _transaction(spark: SparkSession, log: Any) -> Any:
@@ -171,11 +182,9 @@ def _now() -> int:
     return round(time.time() * 1000)
 
 
-def _merging(spark: SparkSession) -> Any:
-    nothing = to_scala_seq(spark, [])
-    return scala_object(spark, f"{_OPERATIONS}$Merge").apply(scala_option(spark, None), nothing, nothing, nothing)
-
-
-def _overwriting(spark: SparkSession) -> Any:
-    write = scala_object(spark, f"{_OPERATIONS}$Write")
-    return write.apply(java_class(spark, "org.apache.spark.sql.SaveMode").Overwrite, *defaults(write, "apply", 2))
+def _operation(spark: SparkSession, kind: WriteKind) -> Any:
+    if kind is WriteKind.MERGE:
+        nothing = to_scala_seq(spark, [])
+        return scala_object(spark, f"{_OPERATIONS}$Merge").apply(scala_option(spark, None), nothing, nothing, nothing)
+    write, modes = scala_object(spark, f"{_OPERATIONS}$Write"), java_class(spark, "org.apache.spark.sql.SaveMode")
+    return write.apply(modes.valueOf(kind.value), *defaults(write, "apply", 2))

@@ -16,6 +16,9 @@ _CAPABILITY = "fs.s3a.create.conditional.enabled"
 
 _CONDITION = "fs.option.create.conditional.overwrite"
 
+# How a file is opened.
+_LENGTH, _WHOLE = "fs.option.openfile.length", ("fs.option.openfile.read.policy", "whole-file")
+
 # S3A settings that make it skip the check for an existing object before a put.
 _FLAGS, _CREATE_UNSEEN = "fs.s3a.performance.flags", "fs.s3a.create.performance"
 
@@ -70,8 +73,10 @@ class ObjectFolder:
                 raise
             return None
 
-    def read_bytes(self, name: str) -> bytes:
-        with closing(self._files.open(self._path(name))) as stream:
+    def read_bytes(self, name: str, size: int) -> bytes:
+        """An object of a known size, for which S3 is not asked."""
+        opening = self._files.openFile(self._path(name)).opt(_LENGTH, str(size)).opt(*_WHOLE)
+        with closing(opening.build().get()) as stream:
             return bytes(java_class(self.spark, _IO).toByteArray(stream))
 
     def exists(self, name: str) -> bool:

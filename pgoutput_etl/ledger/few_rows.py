@@ -1,0 +1,87 @@
+"""Reads and appends few rows of the ledger's tables on storage that only Spark can open, without a Spark job.
+
+A run reads and appends to each table several times, and each Spark job of these takes longer than its requests.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
+from pgoutput_etl.places import Place
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.delta_files import DeltaFiles, open_files
+from pgoutput_etl.spark.delta_log import Action
+from pgoutput_etl.spark.delta_write import DeltaWrite, WriteKind, open_new, open_write
+from pgoutput_etl.spark.file_statistics import statistics_of
+from pgoutput_etl.spark.retries import again
+
+_MOST_BYTES = 1 << 20  # of a table's files
+_MOST_FILES = 64  # to read
+_AT_A_TIME = 16  # files
+
+
+def read_few(spark: SparkSession, place: Place, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table | None:
+    """Some columns of all sources' rows in a range; a column that an older ledger lacks is NULL. None if Spark must
+    read the table."""
+    stored = open_files(spark, place, _MOST_BYTES)
+    if stored is None or any("deletionVector" in file for file in stored.files):
+        return None
+    files = [file for file in stored.files if _may_have_rows(file, chosen)]
+    if len(files) > _MOST_FILES:
+        return None
+    schema = pa.schema([SCHEMAS[table].field(name) for name in names])
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        parts = pool.map(lambda file: _rows_of(stored, file, schema, chosen), files)
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _may_have_rows(file: Action, chosen: RowRange) -> bool:
+    statistics = json.loads(file.get("stats") or "{}")
+    least, greatest = (statistics.get(name, {}).get("batch") for name in ("minValues", "maxValues"))
+    return (greatest is None or greatest >= chosen.first) and (
+        least is None or chosen.before is None or least < chosen.before
+    )
+
+
+def _rows_of(stored: DeltaFiles, file: Action, schema: pa.Schema, chosen: RowRange) -> pa.Table:
+    rows = chosen.of_rows(pq.read_table(io.BytesIO(stored.read(file))))
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def append_few(spark: SparkSession, place: Place, rows: pa.Table, application: tuple[str, int]) -> bool:
+    """Appends rows unless the table already has this or a later version of the application. Creates the table. Returns
+    False if Spark must append them.
+
+    application: a transaction identifier and its version.
+    """
+    return rows.nbytes <= _MOST_BYTES and again(_append, spark, place, rows, application)
+
+
+def _append(spark: SparkSession, place: Place, rows: pa.Table, application: tuple[str, int]) -> bool:
+    write = open_write(spark, place, _MOST_BYTES, WriteKind.APPEND)
+    if write is None:
+        write = open_new(spark, place, spark_schema(rows.schema), {}, None)
+    if write is None or not _has_columns(write, rows.column_names):
+        return False
+    if write.applications.get(application[0], -1) < application[1]:
+        content = io.BytesIO()
+        pq.write_table(rows, content, compression="snappy", store_schema=False)
+        statistics = statistics_of(rows.select(["source", "batch"]))
+        write.commit(application, content.getvalue(), statistics, {"numOutputRows": rows.num_rows})
+    return True
+
+
+def _has_columns(write: DeltaWrite, names: Sequence[str]) -> bool:
+    return {field["name"] for field in write.table.schema["fields"]}.issuperset(names)
