@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -92,8 +91,8 @@ class LedgerStore(Store):
     """The tables under `root`.
 
     A ledger on local storage is read with delta-rs, which also appends small numbers of rows: a Spark job would take
-    longer than the work itself. On other storage, everything is left to Spark, which has the credentials and knows how
-    to commit.
+    longer than the work itself. On other storage, Spark has the credentials and knows how to commit: a small table is
+    read and appended to on the driver with Spark's file system and Delta's transaction, and others by Spark jobs.
     """
 
     def __init__(self, spark: SparkSession, root: str, source: str, access: Access = PRIVATE) -> None:
@@ -146,8 +145,7 @@ class LedgerStore(Store):
         return None if self._local.bytes(table) > _FEW_BYTES else self._local.columns_where(table, names, chosen)
 
     def _few(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table | None:
-        few = read_few(self._quick, Place(self.path(table)), table, ["source", *names], chosen)
-        return None if few is None else few.filter(pc.field("source") == self.source).select(names)
+        return read_few(self._quick, Place(self.path(table)), table, self.source, names, chosen)
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
         """Starts no Spark job if the table doesn't exist."""
