@@ -18,7 +18,7 @@ from pgoutput_etl.changes.events import WITHHELD, width_error
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.explore.archive_rows import RowView, filter_rows, sequence, times
 from pgoutput_etl.inspection.file_scan import versions_of
-from pgoutput_etl.inspection.message_lines import text_of
+from pgoutput_etl.inspection.message_lines import utf8_or_hex
 from pgoutput_etl.masking.mask_rows import spelled_alike
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, TupleData
@@ -141,7 +141,7 @@ def _json(column_type: ColumnType, sent: Sequence[tuple[int, bytes]], binary: bo
     name = column_type.name.partition("(")[0]
     for text in texts:
         assert text is not None
-        shown = text_of(text)
+        shown = utf8_or_hex(text)
         if name in ("json", "jsonb") or (name in _NUMBERS and _NUMBER.fullmatch(shown)):
             yield shown
         elif name == "bool":

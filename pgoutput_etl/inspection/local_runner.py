@@ -162,11 +162,11 @@ def _print_to(path: Path, context: InspectionContext) -> Path:
 
 @contextmanager
 def local_runner(
-    framing: Framing = Framing.AUTO, read: Callable[[str], bytes] = read_local, processes: int = os.cpu_count() or 1
+    framing: Framing = Framing.AUTO, read: Callable[[str], bytes] = read_local, processes: int | None = None
 ) -> Iterator[LocalRunner]:
-    """A runner with a separate folder. Valid within the context."""
+    """A runner with a separate folder. Valid within the context. processes: by default, one per processor."""
     with (
         TemporaryDirectory(prefix="pgoutput-etl.") as folder,
-        LocalRunner(Path(folder), framing, processes, read) as runner,
+        LocalRunner(Path(folder), framing, processes or os.cpu_count() or 1, read) as runner,
     ):
         yield runner

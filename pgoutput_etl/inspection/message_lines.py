@@ -292,7 +292,7 @@ class MessageDescription:
         what = f"Message {message.prefix!r}, {kind}, {counted(len(message.content), 'byte')}"
         self._named(what, message.prefix)
         if self.context.shows_values:
-            self.line.values["content"] = {"content": text_of(message.content)}
+            self.line.values["content"] = {"content": utf8_or_hex(message.content)}
 
     def _change(self, message: m.Insert | m.Update | m.Delete | m.Truncate) -> None:
         oids = message.relation_oids if isinstance(message, m.Truncate) else (message.relation_oid,)
@@ -339,10 +339,10 @@ class MessageDescription:
 
 
 def _shown(kind: int, value: bytes) -> str:
-    return f"\\x{value.hex()}" if kind == _BINARY else text_of(value)
+    return f"\\x{value.hex()}" if kind == _BINARY else utf8_or_hex(value)
 
 
-def text_of(value: bytes) -> str:
+def utf8_or_hex(value: bytes) -> str:
     """PostgreSQL's text, or its bytes as hexadecimal digits if it isn't UTF-8."""
     try:
         return value.decode()

@@ -46,7 +46,7 @@ def rows_left(rows: DataFrame, removal: Removal, mode: Mode) -> DataFrame:
         rows = rows.where(~(condition & (F.col(VALID_FROM_LSN) == removal.lsn)))
     return rows.withColumns(
         {
-            field.name: F.when(condition, ended[field.name].cast(field.dataType)).otherwise(F.col(field.name))
+            field.name: F.when(condition, ended[field.name].cast(field.dataType)).otherwise(F.col(quoted(field.name)))
             for field in rows.schema
             if field.name in ended
         }

@@ -148,7 +148,8 @@ class RelationHistory:
                 self.declare(known.relation, position, scope, oid)
 
     def _in_force(self, oid: int, scope: int | None) -> RelationEntry | None:
-        return self._scope(scope).entries.get(oid, self._for_all.entries.get(oid))
+        own = self._for_all if scope is None else self._scopes.get(scope, self._for_all)
+        return own.entries.get(oid, self._for_all.entries.get(oid))
 
     def _root_of(self, table: DefinedTable, known: RelationEntry) -> int | None:
         """The OID that a partition's rows are sent under: the root's, if the root is published."""

@@ -267,11 +267,11 @@ def load_mixed(column_type: ColumnType, values: Sequence[bytes | None], binary_a
     and a slot may have been started both with and without `binary`. binary_at: indices of the values in binary form."""
     if not binary_at:
         return load_text(column_type, values)
+    if len(binary_at) + values.count(None) == len(values):
+        return load_binary(column_type, values)
     are_binary = np.zeros(len(values), np.bool_)
     are_binary[binary_at] = True
     pairs = list(zip(values, are_binary.tolist(), strict=True))
-    if all(is_binary or value is None for value, is_binary in pairs):
-        return load_binary(column_type, values)
     texts = load_text(column_type, [None if is_binary else value for value, is_binary in pairs])
     binary = load_binary(column_type, [value if is_binary else None for value, is_binary in pairs])
     array = pc.if_else(pa.array(are_binary), binary.array, texts.array)

@@ -139,8 +139,8 @@ class Settling:
         else:
             stored, held = named_states(archive.config, archive.last.tables), {}
             names = [table.full_name for table in answer.tables]
-            sides = {name: DeltaSide.stored(self.archive.spark, stored[name], archive.user_types) for name in names}
-        pool = TablePool.of(self.archive.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
+            sides = {name: DeltaSide.stored(archive.spark, stored[name], archive.user_types) for name in names}
+        pool = TablePool.of(archive.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
         settled = pool.map(answer.tables, lambda table: table.full_name, partial(self._settled, sides, held))
         lost = [
             VerifiedTable(schema, table, why_not=_NOT_LOADED, is_held=True)

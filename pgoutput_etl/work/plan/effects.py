@@ -89,7 +89,7 @@ def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
     """The layout's changes and remarks. A table that moves takes the layout of its old place along, unless one of the
     two places is shared."""
     place = task.path if task.moved_from is None else task.moved_from[0]
-    place = task.path if place.tag else place
+    place = task.path if place.tag or task.path.tag else place
     layout = task.shape.layout
     before = [rows_before_span(task, number) for number in range(len(task.spans))]
     features = planned_features(spark, place, task, before)

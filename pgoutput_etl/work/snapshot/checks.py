@@ -283,8 +283,8 @@ class Checklist:
                 check_identities(root, self._key_of(root), partitions)
             except TableError as error:
                 full = ReplicaIdentity.FULL
-                named = (qualified(p.namespace, p.name) for p in partitions if p.replica_identity is not full)
-                alter = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in named)
+                lacking = (qualified(p.namespace, p.name) for p in partitions if p.replica_identity is not full)
+                alter = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in lacking)
                 step = self.commands.as_superuser(
                     "let the partitions publish whole rows, or configure a key that they have", alter
                 )

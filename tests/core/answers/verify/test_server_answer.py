@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from traceback import format_exception
+
 import pytest
 
 from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges
@@ -39,3 +41,11 @@ def test_an_answer_is_open_as_long_as_a_table_may_differ() -> None:
 def test_another_versions_answer_is_refused() -> None:
     with pytest.raises(RunError, match=r"another version of this package \(7\)"):
         ServerAnswer.of('{"version": 7}')
+
+
+def test_the_error_about_other_content_has_none_of_it() -> None:
+    """The file has values of rows."""
+    text = ServerAnswer(1, 1, 1, "", "", (ASKED,), (), ()).to_json().replace('"9"', "90417")
+    with pytest.raises(RunError, match="run it again") as error:
+        ServerAnswer.of(text)
+    assert "90417" not in "".join(format_exception(error.value))
