@@ -187,8 +187,8 @@ class Writer:
         )
 
     def _refuse_large_rows(self, task: TableTask, place: Place) -> None:
-        """Skips the check if there is at least as much memory as when the rows were written, because they are known to
-        fit."""
+        """Checks tables that keep rows, unless the task replaces them all, or a finished batch wrote them with no more
+        memory than there is now."""
         memory, known = self.targets.memory, None if task.state is None else task.state.memory
         is_known = known is not None and memory is not None and known <= memory and not self.batch.resumed
         if table_mode(task.mode).has_rows and not is_known and not task.replaces:

@@ -37,7 +37,7 @@ _SOURCE_ROWS = "operationNumSourceRows"  # Delta requires this metric, although 
 
 
 class WriteKind(Enum):
-    """What the table's history calls a commit. Values: names of Spark's SaveMode."""
+    """The name of a commit in the table's history. Values: of Spark's SaveMode."""
 
     MERGE = None
     APPEND = "Append"
