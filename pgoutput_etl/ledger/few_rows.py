@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
+from pgoutput_etl.ledger.tables import SCHEMAS, RowRange, own_rows
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta_files import DeltaFiles, open_files
@@ -60,13 +59,8 @@ def _may_have_rows(file: Action, chosen: RowRange) -> bool:
 
 
 def _rows_of(stored: DeltaFiles, file: Action, source: str, chosen: RowRange, schema: pa.Schema) -> pa.Table:
-    rows = chosen.of_rows(pq.read_table(io.BytesIO(stored.read(file)))).filter(pc.field("source") == source)
-    known = set(rows.column_names)
-    columns = (
-        rows.column(field.name).cast(field.type) if field.name in known else pa.nulls(len(rows), field.type)
-        for field in schema
-    )
-    return pa.table(list(columns), schema=schema)
+    rows = pq.read_table(io.BytesIO(stored.read(file)))
+    return own_rows(chosen.of_rows(rows), source, schema).cast(schema)
 
 
 def append_few(spark: SparkSession, place: Place, rows: pa.Table, application: tuple[str, int]) -> bool:

@@ -14,7 +14,7 @@ from pgoutput_etl.config.object_storage import StorageFolder, place_of, without_
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError, brief
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
-from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange
+from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange, own_rows
 
 _T = TypeVar("_T")
 
@@ -70,18 +70,12 @@ class LedgerReader(LedgerRows):
         return DeltaTable(url, storage_options=options) if DeltaTable.is_deltatable(url, options) else None
 
     def _columns(self, table: str, names: Sequence[str], condition: str | None) -> pa.Table:
-        delta = self._opened(table)
+        delta, schema = self._opened(table), pa.schema([SCHEMAS[table].field(name) for name in names])
         if delta is None:
-            return pa.schema([SCHEMAS[table].field(name) for name in names]).empty_table()
+            return schema.empty_table()
         stored = {field.name for field in delta.schema().fields}
         wanted = {"source", *stored.intersection(names)}
-        return self._complete(_scan(delta, wanted, condition), table, names)
-
-    def _complete(self, stored: pa.Table, table: str, names: Sequence[str]) -> pa.Table:
-        own = stored.filter(pc.equal(stored.column("source"), self.source))
-        types = {name: SCHEMAS[table].field(name).type for name in names}
-        columns = (own.column(n) if n in own.column_names else pa.nulls(own.num_rows, types[n]) for n in names)
-        return pa.table(dict(zip(names, columns, strict=True)))
+        return own_rows(_scan(delta, wanted, condition), self.source, schema)
 
     def _reading(self, table: str, read: Callable[[], _T]) -> _T:
         try:

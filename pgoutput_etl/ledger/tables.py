@@ -201,6 +201,14 @@ class LedgerRows(ABC):
         return rows
 
 
+def own_rows(rows: pa.Table, source: str, schema: pa.Schema) -> pa.Table:
+    """A source's rows, in the columns of the schema; a column that an older ledger lacks is NULL."""
+    own = rows.filter(pc.equal(rows.column("source"), source))
+    known = set(own.column_names)
+    columns = (own.column(f.name) if f.name in known else pa.nulls(own.num_rows, f.type) for f in schema)
+    return pa.table(dict(zip(schema.names, columns, strict=True)))
+
+
 def file_statistics(scan: FileScan) -> dict[str, Any]:
     first_commit, last_commit = scan.commits
     return {
