@@ -1,7 +1,7 @@
 """Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
-    python -m benchmarks [decoding typing job baselines small cold late merge nights growth memory heap known]
-        [--scale 0.1] [--runs 3] [--only pgbench] [--check]
+    python -m benchmarks [decoding typing job baselines small cold whole late merge nights growth memory heap
+        known] [--scale 0.1] [--runs 3] [--only pgbench] [--check]
 
 Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
 default. --check compares figures with the goals of benchmarks/goals.py.
@@ -170,6 +170,14 @@ def cold(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return commands
 
 
+def whole(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.whole_tables import measure_whole_tables
+
+    rows = [asdict(command) for command in measure_whole_tables(options.scale, options.runs, progress)]
+    show("Jobs that read whole tables, with their start", rows)
+    return rows
+
+
 def late(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.late_storage import measure_late_storage
 
@@ -207,6 +215,7 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "baselines": baselines,
     "small": small,
     "cold": cold,
+    "whole": whole,
     "late": late,
     "merge": merge,
     "nights": nights,

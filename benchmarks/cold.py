@@ -39,7 +39,7 @@ class ColdCommand:
 def measure_cold(runs: int, progress: Progress) -> list[ColdCommand]:
     """Measures the demo with an empty folder, jobs that change none or all of a server's small tables, and runs of
     `apply` with many small tables. An uncounted first run compiles code, caches Spark's classes, and creates tables."""
-    demo = _measured("demo", runs, progress, lambda: _pgoutput_etl("demo", fresh(WORK / "cold")))
+    demo = _measured("demo", runs, progress, lambda: pgoutput_etl("demo", fresh(WORK / "cold")))
     return [demo, *_jobs_of_small_tables(runs, progress), *_many_tables(runs, progress)]
 
 
@@ -56,7 +56,7 @@ class _Nights:
     def __init__(self, tables: int, are_new: bool) -> None:
         self.tables, self.are_new, self.night = tables, are_new, 0
         self.work, self.landing = fresh(WORK / "cold"), fresh(WORK / "cold/landing")
-        self.config = _configured(self.work, self.landing)
+        self.config = configured(self.work, self.landing)
 
     def run(self) -> None:
         if self.are_new:
@@ -64,10 +64,10 @@ class _Nights:
         content = small_night(self.night, self.tables, has_own_schemas=self.are_new)
         (self.landing / f"{self.night:04}.bin").write_bytes(content)
         self.night += not self.are_new
-        _pgoutput_etl("apply", self.work, "--config", str(self.config))
+        pgoutput_etl("apply", self.work, "--config", str(self.config))
 
 
-def _configured(work: Path, landing: Path) -> Path:
+def configured(work: Path, landing: Path) -> Path:
     file = work / "small.yaml"
     source = f"{{name: small, landing: {landing}, snapshot: accept}}"
     file.write_text(f"source: {source}\ntarget: {{root: {work / 'tables'}}}\n")
@@ -84,13 +84,13 @@ def _jobs_of_small_tables(runs: int, progress: Progress) -> Iterator[ColdCommand
         url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
 
         def job(name: str, folder: str, *arguments: str) -> None:
-            _pgoutput_etl(name, work, "--config", str(config), "--set", f"target.root={work / folder}", *arguments)
+            pgoutput_etl(name, work, "--config", str(config), "--set", f"target.root={work / folder}", *arguments)
 
         def snapshot() -> None:
             shutil.rmtree(work / "loaded", ignore_errors=True)
             job("snapshot", "loaded", "--server", url, "--tables", ",".join(f"public.t{n}" for n in range(_LOADED)))
 
-        config = _configured(work, landing)
+        config = configured(work, landing)
         job("apply", "tables")
         verify = partial(job, "verify", "tables", "--server", url)
         yield _measured(f"verify of {_TABLES} small tables", runs, progress, verify)
@@ -117,7 +117,7 @@ def _measured(command: str, runs: int, progress: Progress, run: Callable[[], Non
     return ColdCommand(command, median(cpu), median(seconds))
 
 
-def _pgoutput_etl(job: str, folder: Path, *arguments: str) -> None:
+def pgoutput_etl(job: str, folder: Path, *arguments: str) -> None:
     start = "import sys; from pgoutput_etl.cli import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(

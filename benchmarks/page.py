@@ -111,6 +111,12 @@ def _cold(part: Part) -> str:
     )
 
 
+def _whole(part: Part) -> str:
+    columns = ("command", "cpu", "seconds", "rows_per_s", "mb_per_s", "memory")
+    names = ("command, with its start", "CPU seconds", "seconds", "rows/s", "MB/s", "MB of memory at peak")
+    return table(names, [[f[name] for name in columns] for f in part["found"]])
+
+
 def _work(part: Part) -> str:
     """Warm nights; executors' seconds are of Java and Python."""
     rows = []
@@ -223,6 +229,7 @@ _TABLES: dict[str, Callable[[Part], str]] = {
     "baselines": _baselines,
     "small": _small,
     "cold": _cold,
+    "whole": _whole,
     "late": _late,
     "terabyte": _terabyte,
     "merge": _merge,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from heapq import heappop, heappush
 from itertools import islice
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Protocol
@@ -37,7 +38,7 @@ from pgoutput_etl.work.snapshot.request import SnapshotRequest
 if TYPE_CHECKING:
     from pgoutput_etl.postgres.live_server import ServerMoment
 
-_SMALL = 1 << 26  # bytes of a table that one connection reads together with others
+_SMALL = 1 << 26  # bytes of a table that one connection reads
 
 _PART = 1 << 30  # bytes of the tables that one batch loads
 
@@ -105,10 +106,11 @@ def _blocks(parts: Iterator[tuple[Inserts, pa.Array]]) -> Iterator[pa.RecordBatc
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """A COPY statement that reads a share of a table's rows."""
+    """A COPY statement that reads a share of a table's rows. bytes: the share's approximate size."""
 
     inserts: Inserts
     statement: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +159,16 @@ class SnapshotServer:
         [row] = self.moment.ask(queries.TIME)
         return int(row["time"])
 
-    def parts(self, relations: Sequence[Relation]) -> list[list[list[Relation]]]:
-        """Splits tables into batches of at least a GiB, so that batches add little to the total time. Within a batch,
-        each group is read together: several small tables, or a single larger one."""
-        parts, size = [list[list[Relation]]()], 0
-        for relation in sorted(relations, key=lambda relation: not self._is_small(relation)):
-            if size >= _PART:
-                parts.append([])
-                size = 0
-            if parts[-1] and self._is_small(relation):
-                parts[-1][0].append(relation)
-            else:
-                parts[-1].append([relation])
+    def parts(self, relations: Sequence[Relation]) -> list[list[Relation]]:
+        """Splits tables into batches of at most a GiB, or of a single larger table, so that batches add little to the
+        total time. The tables of a batch are read together."""
+        parts, size = [list[Relation]()], 0
+        for relation in sorted(relations, key=lambda relation: self._sizes[relation.oid].bytes):
             size += self._sizes[relation.oid].bytes
+            if parts[-1] and size > _PART:
+                parts.append([])
+                size = self._sizes[relation.oid].bytes
+            parts[-1].append(relation)
         return parts
 
     def _is_small(self, relation: Relation) -> bool:
@@ -187,7 +186,8 @@ class SnapshotServer:
             shares = [queries.within(key, ranges[i::count]) for i in range(count)]
         conditions = [[share] if table.filter is None else [table.filter, share] for share in shares]
         named = (relation.namespace, relation.name, names, table.is_root)
-        return [TableCopy(inserts, queries.copied_rows(*named, both)) for both in conditions]
+        size = self._sizes[relation.oid].bytes // len(shares)
+        return [TableCopy(inserts, queries.copied_rows(*named, both), size) for both in conditions]
 
     def _shares(self, table: CatalogTable) -> list[str]:
         """The conditions that divide a table: ranges of pages or, where the server would read the whole table for each
@@ -206,8 +206,8 @@ class SnapshotServer:
 
     def blocks(self, copies: Sequence[TableCopy]) -> DataFrame:
         """The rows as BLOCK_SCHEMA, read over at most as many connections as the request allows."""
-        count, snapshot = min(len(copies), self.request.connections), self.moment.shared
-        parts = [copies[i::count] for i in range(count)]
+        snapshot, parts = self.moment.shared, _spread(copies, self.request.connections)
+        count = len(parts)
 
         def copied(part: Sequence[TableCopy]) -> Iterator[tuple[Inserts, pa.Array]]:
             for number, data in snapshot.copied([copy.statement for copy in part]):
@@ -224,6 +224,18 @@ class SnapshotServer:
         """The tables that were rewritten since the snapshot, which therefore sees none of their rows: by OID, with the
         reason."""
         return {row["oid"]: _REWRITTEN for row in self.moment.ask(queries.rewritten(oids))}
+
+
+def _spread(copies: Sequence[TableCopy], connections: int) -> list[list[TableCopy]]:
+    """The statements of each connection, with about the same number of bytes each. Large ones come first, so that all
+    connections end at about the same time."""
+    parts = [list[TableCopy]() for _ in range(min(len(copies), connections))]
+    loads = [(0, number) for number in range(len(parts))]
+    for copy in sorted(copies, key=lambda copy: copy.bytes, reverse=True):
+        size, number = heappop(loads)
+        parts[number].append(copy)
+        heappush(loads, (size + copy.bytes, number))
+    return parts
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Staging:
             if not request.allows_missing:
                 matching_names(request.tables, [t.full_name for t in tables], "no publication of the server")
             begun, wanted = self._unfinished([t.relation for t in tables if not self._is_skipped(t.relation)])
-            parts = [[[relation] for relation in wanted]] if request.repair else source.parts(wanted)
+            parts = [[[relation] for relation in wanted]] if request.repair else [[p] for p in source.parts(wanted)]
             unfinished = UnfinishedLoad(request.tables, begun or moment.lsn)
             loading = LoadProgress(source.size(wanted).bytes, moment.ask, self.progress)
             for groups in parts:
@@ -117,7 +117,7 @@ class Staging:
     def _stage_part(
         self, source: SnapshotServer, loading: LoadProgress, groups: Sequence[Sequence[Relation]], path: str
     ) -> StagedTables:
-        """Stages one batch's tables. groups: tables that one connection reads together."""
+        """Stages one batch's tables. groups: tables that are read together."""
         from pgoutput_etl.postgres.live_server import server_errors
         from pgoutput_etl.work.snapshot.repair import TableComparison
 
