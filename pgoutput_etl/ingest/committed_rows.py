@@ -22,11 +22,12 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 @dataclass(frozen=True, slots=True)
 class CommittedBlocks:
     """Committed changes of some tables. blocks: of changes. windows: the commits to use, by relation OID; without a
-    window, all of them."""
+    window, all of them. have_unique_keys: they are INSERTs, and each key that PostgreSQL keeps unique occurs once."""
 
     blocks: DataFrame
     statuses: StatusLookup
     windows: Mapping[int, CommitWindow]
+    have_unique_keys: bool = False
 
     @property
     def spark(self) -> SparkSession:

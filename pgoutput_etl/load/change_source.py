@@ -20,7 +20,7 @@ from pgoutput_etl.changes.event_log import TRUNCATED, every_event, every_event_o
 from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_exchanges import without_exchanges
-from pgoutput_etl.changes.key_facts import ranges_of
+from pgoutput_etl.changes.key_facts import KeyFacts, ranged, ranges_of
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.executors import iterate_blocks
@@ -169,6 +169,8 @@ class ChangeBlocks:
     def _keys(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> BatchKeys | None:
         if not self.finds_keys or shape.is_bag or not _only_inserts(task):
             return None
+        if isinstance(self.rows, CommittedBlocks) and self.rows.have_unique_keys and _keeps_keys_apart(shape):
+            return BatchKeys(KeyFacts(task.changes.inserts, are_known=False, are_unique=True), None)
         return keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
 
     def _serial(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> DataFrame | None:
@@ -183,6 +185,12 @@ def _may_exchange_keys(task: TableTask, shape: TableShape) -> bool:
 
 def _keeps_changes(task: TableTask) -> bool:
     return not table_mode(task.mode).has_rows
+
+
+def _keeps_keys_apart(shape: TableShape) -> bool:
+    """True if keys that PostgreSQL keeps unique are unique as typed, too: masks and conversions may make two values
+    equal, but not these types."""
+    return shape.has_unique_key and set(shape.key) == {*ranged(shape)}
 
 
 def _only_inserts(task: TableTask) -> bool:

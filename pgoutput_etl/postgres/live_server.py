@@ -15,6 +15,8 @@ from uuid import uuid4
 
 import psycopg
 from psycopg import conninfo
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import Buffer, PGconn, PGresult
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.error_codes import ErrorCode
@@ -122,16 +124,30 @@ class SharedSnapshot:
         with server_errors(of_table=True), psycopg.connect(self.conninfo, autocommit=True) as connection:
             _join(connection, self.name)
             for number, statement in enumerate(statements):
-                rows, size = list[Any](), 0
-                with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-                    for row in iter(copy.read, b""):
-                        rows.append(row)
-                        size += len(row)
-                        if size >= _PART:
-                            yield number, b"".join(rows)
-                            rows, size = [], 0
+                rows, size = list[Buffer](), 0
+                for length, row in _copied_rows(connection.pgconn, statement):
+                    rows.append(row)
+                    size += length
+                    if size >= _PART:
+                        yield number, b"".join(rows)
+                        rows, size = [], 0
                 if rows:
                     yield number, b"".join(rows)
+
+
+def _copied_rows(connection: PGconn, statement: str) -> Iterator[tuple[int, Buffer]]:
+    """The rows that COPY sends, with their lengths. Calls libpq itself, as psycopg's Copy needs several times as long
+    for each row."""
+    _check(connection.exec_(statement.encode()), ExecStatus.COPY_OUT)
+    while (sent := connection.get_copy_data(0))[0] > 0:
+        yield sent
+    while (ended := connection.get_result()) is not None:
+        _check(ended, ExecStatus.COMMAND_OK)
+
+
+def _check(result: PGresult, expected: ExecStatus) -> None:
+    if result.status != expected:
+        raise psycopg.errors.error_from_result(result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, read_catalog
 from pgoutput_etl.postgres.copy_format import copy_errors
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.scan.blocks import BLOCK_BYTES
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import Since, TableState
@@ -42,15 +43,20 @@ from pgoutput_etl.work.snapshot.load_progress import LoadProgress
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer
 
+# Spark reads a row group at once, so this limits the memory of a task that reads staged blocks: to 32 MB. And a file
+# seldom has blocks of two tables, so a task that reads one table skips the files of others.
+_FILE_BLOCKS = (1 << 25) // BLOCK_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class StagedTables:
     """order: for the staged rows. skipped: names of tables that the configuration skips. unread: tables that couldn't
-    be read, with the reason."""
+    be read, with the reason. are_of_server: the rows are a server's, as of one snapshot."""
 
     order: SnapshotOrder
     skipped: tuple[str, ...]
     unread: tuple[TableSummary, ...]
+    are_of_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ class Staging:
         skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
         described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
         order = SnapshotOrder(moment.lsn, source.time, path, *described)
-        return self._staged(order, skipped, unread)
+        return replace(self._staged(order, skipped, unread), are_of_server=True)
 
     def _stage_all(
         self, groups: Iterable[Sequence[Relation]], stage: Callable[[Sequence[Relation]], None]
@@ -318,7 +324,7 @@ class Staging:
         counts = None if is_connect(self.spark) else Observation()
         if counts is not None:
             blocks = blocks.observe(counts, F.sum("rows").alias("rows"))
-        blocks.write.format("delta").mode("append").save(path)
+        blocks.write.format("delta").mode("append").option("maxRecordsPerFile", _FILE_BLOCKS).save(path)
         found = None if counts is None else awaited(counts)
         return None if found is None else found["rows"] or 0
 
