@@ -86,7 +86,7 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     assert [run["files"] for run in published] == [1, 0, 0, 2]
     assert [run["last_commit_lsn"] for run in published] == [0x100, 0x100, 0x100, 0x300]
 
-    landed.follower.looked_at = 0.0
+    landed.follower.looked_at = float("-inf")
     landed.follower.look()
     assert len(runs) == 3, "after a while, it reads the ledger anyway"
 
