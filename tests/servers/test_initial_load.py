@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +18,17 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load import change_source
+from pgoutput_etl.load.batch_keys import keys_of_blocks
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
+from pgoutput_etl.postgres.catalog import Catalog, CatalogTable
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.work.snapshot import load_progress, sources
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
+from pgoutput_etl.work.snapshot.sources import SnapshotServer
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
 from tests.support.servers.live_writers import psql_with_snapshot
@@ -249,6 +256,86 @@ def test_a_load_that_died_goes_on_with_the_tables_it_has_left(
         if in_between:
             monkeypatch.undo()
             assert load()[0] == {*"abc"}, "a load that has ended begins anew"
+
+
+def sized(sizes: dict[int, int], connections: int) -> SnapshotServer:
+    """A server's tables by OID, with their bytes; each has the name of its OID."""
+    relations = (Relation(None, oid, "public", str(oid), ReplicaIdentity.DEFAULT, ()) for oid in sizes)
+    tables = tuple(CatalogTable(relation, None, is_root=False, not_null=frozenset()) for relation in relations)
+    rows = [{"oid": oid, "pages": size >> 13, "bytes": size, "rows": 0} for oid, size in sizes.items()]
+    moment = SimpleNamespace(ask=lambda _: rows)
+    found = SnapshotServer(None, moment, SnapshotRequest(("*.*",), server="postgresql://", connections=connections))  # type: ignore[arg-type]
+    found.__dict__["catalog"] = Catalog(180_000, tables, ())
+    return found
+
+
+def test_tables_are_loaded_in_batches_and_shared_evenly_by_connections() -> None:
+    mib = 1 << 20
+    sizes = {1: 5000 * mib, 2: 1, 3: 700 * mib, 4: 400 * mib, 5: 30 * mib, 6: 100 * mib}
+    server = sized(sizes, 3)
+    relations = {oid: table.relation for oid, table in server.tables.items()}
+    parts = [[relation.oid for relation in part] for part in server.parts(list(relations.values()))]
+    assert parts == [[2, 5, 6, 4], [3], [1]], "at most a GiB, or one larger table"
+    copies = [copy for oid in (2, 5, 6, 4) for copy in server.copies(sources.Inserts(relations[oid], 0, None))]
+    assert Counter(copy.inserts.relation.oid for copy in copies) == {2: 1, 5: 1, 6: 3, 4: 3}
+    loads = [sum(copy.bytes for copy in part) // mib for part in sources._spread(copies, 3)]
+    assert sorted(loads) == [166, 166, 196], "the last one has the small tables, too"
+    assert [len(part) for part in sources._spread(copies[:2], 3)] == [1, 1]
+
+
+@pytest.mark.soak
+def test_a_table_that_is_larger_than_the_heap_is_loaded(tmp_path: Path, landing: Path) -> None:
+    """Once, Spark read the staged blocks of a whole file at a time."""
+    config = tmp_path / "job.yaml"
+    config.write_text(f"source: {{name: test, landing: '{landing}'}}\ntarget: {{root: '{tmp_path}/tables'}}\n")
+    with Server(18) as server:
+        server.psql("create table accounts (aid int primary key, bid int, abalance int, filler char(84))")
+        server.psql("insert into accounts select i, i % 10, i, '' from generate_series(1, 8000000) i; analyze accounts")
+        server.psql("create publication p for all tables")
+        server.create_slot("etl")
+        url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--driver-memory=1g"]
+        done = run(*submit, ROOT / "jobs/snapshot.py", "--config", config, "--server", url, "--tables", "*.*", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [table["loaded"] for table in json.loads(done.stdout)["tables"]] == [8_000_000]
+
+
+@pytest.mark.soak
+def test_keys_that_the_server_keeps_unique_are_not_looked_up(
+    spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But others are, because two rows may have one key in Delta."""
+    monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", -1)
+    looked_up = set[str]()
+
+    def recorded(*arguments: Any) -> Any:
+        looked_up.add(arguments[3].relation.name)
+        return keys_of_blocks(*arguments)
+
+    monkeypatch.setattr(change_source, "keys_of_blocks", recorded)
+    rules = [
+        "{match: public.masked, columns: {id: hash}}",
+        "{match: public.chosen, key: [n]}",
+        "{match: public.full_rows, key: [id]}",
+    ]
+    job = Job(spark, tmp_path, landing, [f"tables=[{', '.join(rules)}]", "masking.key=${K}"], {"K": "0123456789" * 4})
+    with Server(18) as server:
+        for name in ("plain", "masked", "chosen", "full_rows"):
+            server.psql(f"create table {name} (id int primary key, n int)")
+        server.psql("create table uuids (id uuid, at date, n int, primary key (id, at))")
+        server.psql("create table texts (id text primary key, n int)")
+        server.psql("alter table full_rows replica identity full; create publication p for all tables")
+        for name in ("plain", "masked", "chosen", "full_rows"):
+            server.psql(f"insert into {name} select i, i from generate_series(1, 9) i")
+        server.psql("insert into texts select i, i from generate_series(1, 9) i")
+        server.psql("insert into uuids select md5('1')::uuid, date '2026-01-01' + i, i from generate_series(1, 9) i")
+        server.create_slot("etl")
+        url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+        done = snapshot(spark, job.loaded(), SnapshotRequest(("public.*",), server=url))
+    assert {table.table.table: table.table.rows for table in done.tables} == dict.fromkeys(
+        ("plain", "masked", "chosen", "full_rows", "uuids", "texts"), 9
+    )
+    assert looked_up == {"masked", "chosen", "full_rows", "texts"}
 
 
 def _wait_until_received(server: Server) -> None:

@@ -239,9 +239,8 @@ def test_planted_differences_are_found_and_repaired(archive: Archive, monkeypatc
     archive.server.psql("update counted set n = n + 5 where id in (78, 83); delete from counted where id = 80")
     archive.server.psql("update named set v = 1 where name = 'name 9'; delete from log where line = 'line 8'")
     archive.apply()
-    with monkeypatch.context() as patch:
-        patch.setattr(RepairChanges, "_prepared_by_spark", None)  # the driver repairs small tables
-        found = archive.verify(finish=True, repair=True)
+    monkeypatch.setattr(RepairChanges, "_prepared_by_spark", None)  # the driver repairs small tables
+    found = archive.verify(finish=True, repair=True)
     assert (found.exit_code, archive.kept) == (EXIT_DIFFERENT, [])
     counts = {t.table: (t.only_delta, t.only_other, t.differs) for t in found.tables if t.differing}
     assert counts == {"counted": (2, 3, 2), "named": (1, 1, 0), "parted": (0, 1, 0), "log": (8, 8, 0)}
@@ -258,7 +257,6 @@ def test_planted_differences_are_found_and_repaired(archive: Archive, monkeypatc
     assert "SECRET" not in found.to_json()
     with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
         archive.verify(finish=True)
-    monkeypatch.setattr(repair, "write_on_driver", lambda *_: None)  # Spark repairs larger ones
     assert repaired(archive) == {"counted": "1 row repaired"}, "of the two that were one"
 
 
@@ -306,7 +304,10 @@ def test_a_hundred_times(version: Version, since: bool, spark: SparkSession, tmp
 
 
 @pytest.mark.soak
-def test_repair_ends_states_and_waits_for_other_runs(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+def test_repair_ends_states_and_waits_for_other_runs(
+    spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair, "write_on_driver", lambda *_: None)  # Spark repairs larger tables
     with archive_of(18, spark, tmp_path, landing) as archive:
         check_states(archive)
 

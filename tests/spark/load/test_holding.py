@@ -179,12 +179,12 @@ def test_every_call_to_delta_may_fail(
 ) -> None:
     """Of as many tables as there are calls, each fails at another one. A rebuild then mends all of them."""
     tables, faults, job = names(calls), Faults(nights.job.spark), nights.job
-    if calls > 2:
-        monkeypatch.setattr(driver_merge, "SMALL_BYTES", -1)
     if messages is not create:
         assert nights.night(create(tables)).exit_code == 0
     job.overrides.append(rules(tables))
-    with faults.planted():
+    with faults.planted(), monkeypatch.context() as patched:
+        if calls > 2:
+            patched.setattr(driver_merge, "SMALL_BYTES", -1)
         if messages is None:
             backfilled = job.backfill(ALL)
             failed = {t.table.table: t.table.held for t in backfilled.tables if t.table.held}
