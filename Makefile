@@ -11,8 +11,9 @@ export PIP_USE_PEP517 := 1
 venv := .venv
 stamp := $(venv)/.installed
 
-# JOBS processes, each with a Spark of 3 GB. A test that hangs prints its stacks and ends its process.
-JOBS ?= 2
+# JOBS processes, each with a Spark of 3 GB: three on two cores, as some tests wait for other processes. A test that hangs
+# prints its stacks and ends its process.
+JOBS ?= $(shell free --giga 2>/dev/null | awk '/^Mem/ { most = $$2 > 20 ? 3 : 2 } END { print most ? most : 2 }')
 pytest = $(venv)/bin/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=15 \
 	-o faulthandler_timeout=400 -o faulthandler_exit_on_timeout=true -m "not soak"
 
