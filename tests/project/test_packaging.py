@@ -128,7 +128,7 @@ def test_the_demo_runs_from_the_wheel_without_a_clone(shell: Shell) -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
 def test_pages_show_what_their_commands_print_after_the_demo(shell: Shell) -> None:
     shell.typed("pgoutput-etl demo")
-    for page in ("runbook", "inspect-and-plan", "moments", "undo", "backfill", "forget"):
+    for page in ("runbook", "inspect-and-plan", "moments", "undo", "backfill", "maintain", "forget"):
         [(commands, output)] = _DEMO.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
         shown = ".*".join(map(re.escape, output.split("…")))
         assert re.fullmatch(shown, shell.typed(commands), re.DOTALL), page

@@ -253,7 +253,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         before = folder.measure(self._expiry)
         rows = 0 if rule is None or "retention" not in self.request.only else self.upkeep.obsolete_rows(rule)
         is_due = "optimize" in self.request.only and before.may_compact
-        is_safe = name in APPENDED_TO or (self.why_skipped is None and not self.upkeep.is_shared())
+        is_safe = is_due and (name in APPENDED_TO or (self.why_skipped is None and not self.upkeep.is_shared()))
         steps, left = [], ["not compacted: other runs may change its rows"] if is_due and not is_safe else []
         try:
             if rule is not None and rows:
