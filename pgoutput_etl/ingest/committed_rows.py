@@ -22,12 +22,12 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 @dataclass(frozen=True, slots=True)
 class CommittedBlocks:
     """Committed changes of some tables. blocks: of changes. windows: the commits to use, by relation OID; without a
-    window, all of them. have_unique_keys: they are INSERTs, and each key that PostgreSQL keeps unique occurs once."""
+    window, all of them. unique: OIDs of relations with one INSERT for each replica identity, and no other changes."""
 
     blocks: DataFrame
     statuses: StatusLookup
     windows: Mapping[int, CommitWindow]
-    have_unique_keys: bool = False
+    unique: frozenset[int] = frozenset()
 
     @property
     def spark(self) -> SparkSession:

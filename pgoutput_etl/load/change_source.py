@@ -169,7 +169,7 @@ class ChangeBlocks:
     def _keys(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> BatchKeys | None:
         if not self.finds_keys or shape.is_bag or not _only_inserts(task):
             return None
-        if isinstance(self.rows, CommittedBlocks) and self.rows.have_unique_keys and _keeps_keys_apart(shape):
+        if isinstance(self.rows, CommittedBlocks) and task.oid in self.rows.unique and _keeps_keys_apart(shape):
             return BatchKeys(KeyFacts(task.changes.inserts, are_known=False, are_unique=True), None)
         return keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
 

@@ -60,13 +60,14 @@ SELECT json_build_object(
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
     """relation: as pgoutput would describe it. filter: the publication's row filter, an SQL expression. is_root: it is
-    a partitioned table, and its partitions have the rows. not_null: names of NOT NULL columns. partitions: if it is a
-    root."""
+    a partitioned table, and its partitions have the rows. not_null: names of NOT NULL columns. is_unique: no two rows
+    have the same values in the published columns of the replica identity. partitions: if it is a root."""
 
     relation: Relation
     filter: str | None
     is_root: bool
     not_null: frozenset[str]
+    is_unique: bool = False
     partitions: tuple[Relation, ...] = ()
 
     @property
@@ -129,7 +130,9 @@ def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> Cat
     relation = Relation(None, row["oid"], row["schema"], row["table"], identity, columns)
     not_null = frozenset(c["name"] for c in row["columns"] if c["not_null"])
     described = described_relations(row.get("described") or ())  # missing in files from an older query
-    return CatalogTable(relation, row_filter, row["kind"] == "p", not_null, described[1:])
+    key = {c["name"] for c in row["columns"] if c["identity"]}
+    is_unique = identity is not ReplicaIdentity.FULL and bool(key) and key <= names & not_null
+    return CatalogTable(relation, row_filter, row["kind"] == "p", not_null, is_unique, described[1:])
 
 
 def _same(row: Mapping[str, Any], part: str, values: set[T]) -> T:

@@ -43,6 +43,8 @@ _RESOLVED = (b"service", b"servicefile")  # their parameters have been resolved 
 
 _PART = 1 << 22  # bytes of rows that are passed on together
 
+_CANCELED = 10  # seconds
+
 MARK = "pgoutput_etl.verify"  # prefix of a Message whose only purpose is to end a transaction
 
 
@@ -121,7 +123,7 @@ class SharedSnapshot:
     def copied(self, statements: Sequence[str]) -> Iterator[tuple[int, bytes]]:
         """The data that each COPY sends, in parts of whole rows, with the statement's position. Raises TableError and
         RunError."""
-        with server_errors(of_table=True), psycopg.connect(self.conninfo, autocommit=True) as connection:
+        with server_errors(of_table=True), _ending(psycopg.connect(self.conninfo, autocommit=True)) as connection:
             _join(connection, self.name)
             for number, statement in enumerate(statements):
                 rows, size = list[Buffer](), 0
@@ -135,13 +137,26 @@ class SharedSnapshot:
                     yield number, b"".join(rows)
 
 
+@contextmanager
+def _ending(connection: Connection) -> Iterator[Connection]:
+    """Closes the connection at the end. If that is early, the server stops what it still does for it."""
+    try:
+        yield connection
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.cancel_safe(timeout=_CANCELED)
+        raise
+    finally:
+        connection.close()
+
+
 def _copied_rows(connection: PGconn, statement: str) -> Iterator[tuple[int, Buffer]]:
     """The rows that COPY sends, with their lengths. Calls libpq itself, as psycopg's Copy needs several times as long
     for each row."""
     _check(connection.exec_(statement.encode()), ExecStatus.COPY_OUT)
     while (sent := connection.get_copy_data(0))[0] > 0:
         yield sent
-    while (ended := connection.get_result()) is not None:
+    for ended in list(iter(connection.get_result, None)):
         _check(ended, ExecStatus.COMMAND_OK)
 
 

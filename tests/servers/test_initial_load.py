@@ -177,7 +177,7 @@ def test_the_printed_commands_load_an_empty_target(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("small", [1 << 26, 0], ids=["together", "one by one"])
+@pytest.mark.parametrize("small", [1 << 26, 0], ids=["whole", "in shares"])
 def test_tables_that_cant_be_read_are_left_out(
     spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
@@ -186,21 +186,25 @@ def test_tables_that_cant_be_read_are_left_out(
     large = '\n"x", ' * 1_000_000
     with Server(18) as server:
         server.psql("create role reader login replication")
-        for name in "abcdefg":
+        for name in "abcdefgh":
             server.psql(
                 f"create table {name} (id int primary key, v text); insert into {name} values (1, ''), (2, null)"
             )
-        server.psql(f"grant select on a, b, d, e, f to reader; insert into e values (3, '{large}')")
+        server.psql(f"grant select on a, b, d, e, f, h to reader; insert into e values (3, '{large}')")
         server.psql("create table parts (id int primary key) partition by range (id); grant select on parts to reader")
         server.psql("create table part partition of parts for values from (1) to (9); insert into part values (1), (8)")
-        server.psql("create publication p for all tables with (publish_via_partition_root)")
+        failing = "h where (10 / (id - 2) < 100)"  # after COPY has sent a row
+        server.psql(
+            f"create publication p for table a, b, c, d, e, f, g, parts, {failing} with (publish_via_partition_root)"
+        )
         server.create_slot("etl")
         url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?user=reader&ApplicationName=load"
         done = snapshot(spark, job.loaded(), SnapshotRequest(("public.*",), server=url), progress.append)
     loaded = {table.table.table: table.loaded for table in done.tables if table.table.held is None}
     assert loaded == {"a": 2, "b": 2, "d": 2, "e": 3, "f": 2, "parts": 2}
     held = {table.table.table: table.table.held for table in done.tables if table.table.held is not None}
-    assert held == {name: f"--server: the server says: permission denied for table {name}" for name in "cg"}
+    denied = {name: f"--server: the server says: permission denied for table {name}" for name in "cg"}
+    assert held == {**denied, "h": "--server: the server can't be read (SQLSTATE 22012)"}
     assert {row["id"]: row["v"] for row in job.rows("public", "e")} == {1: "", 2: None, 3: large}
     assert any(re.match(r"read \d+ rows in .* per second, about .* left", line) for line in progress)
 
@@ -278,9 +282,11 @@ def test_tables_are_loaded_in_batches_and_shared_evenly_by_connections() -> None
     assert parts == [[2, 5, 6, 4], [3], [1]], "at most a GiB, or one larger table"
     copies = [copy for oid in (2, 5, 6, 4) for copy in server.copies(sources.Inserts(relations[oid], 0, None))]
     assert Counter(copy.inserts.relation.oid for copy in copies) == {2: 1, 5: 1, 6: 3, 4: 3}
-    loads = [sum(copy.bytes for copy in part) // mib for part in sources._spread(copies, 3)]
-    assert sorted(loads) == [166, 166, 196], "the last one has the small tables, too"
+    spread = [[copy.bytes // mib for copy in part] for part in sources._spread(copies, 3)]
+    assert sorted(spread) == [[0, 33, 133], [30, 33, 133], [33, 133]], "small ones first"
+    assert [len(part) for part in sources._spread(copies[:1] * 9, 3)] == [3, 3, 3], "tables without rows, too"
     assert [len(part) for part in sources._spread(copies[:2], 3)] == [1, 1]
+    assert server.parts([]) == []
 
 
 @pytest.mark.soak
@@ -324,7 +330,11 @@ def test_keys_that_the_server_keeps_unique_are_not_looked_up(
             server.psql(f"create table {name} (id int primary key, n int)")
         server.psql("create table uuids (id uuid, at date, n int, primary key (id, at))")
         server.psql("create table texts (id text primary key, n int)")
-        server.psql("alter table full_rows replica identity full; create publication p for all tables")
+        server.psql("create table partly (id int, at date, n int, primary key (id, at))")
+        server.psql("alter table full_rows replica identity full")
+        named = "plain, masked, chosen, full_rows, texts, uuids, partly (id, n)"
+        server.psql(f"create publication p for table {named} with (publish = 'insert')")
+        server.psql("insert into partly select 1, date '2026-01-01' + i, i from generate_series(1, 9) i")
         for name in ("plain", "masked", "chosen", "full_rows"):
             server.psql(f"insert into {name} select i, i from generate_series(1, 9) i")
         server.psql("insert into texts select i, i from generate_series(1, 9) i")
@@ -332,10 +342,10 @@ def test_keys_that_the_server_keeps_unique_are_not_looked_up(
         server.create_slot("etl")
         url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
         done = snapshot(spark, job.loaded(), SnapshotRequest(("public.*",), server=url))
-    assert {table.table.table: table.table.rows for table in done.tables} == dict.fromkeys(
-        ("plain", "masked", "chosen", "full_rows", "uuids", "texts"), 9
-    )
-    assert looked_up == {"masked", "chosen", "full_rows", "texts"}
+    rows = {table.table.table: table.table.rows for table in done.tables}
+    others = {"masked", "chosen", "full_rows", "texts", "partly"}
+    assert rows == {**dict.fromkeys(others | {"plain", "uuids"}, 9), "partly": 1}
+    assert looked_up == others
 
 
 def _wait_until_received(server: Server) -> None:

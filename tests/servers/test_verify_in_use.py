@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,25 @@ CHANGES = (
 )
 
 
+@dataclass(slots=True)
+class Pace:
+    """pause: seconds between two transactions."""
+
+    pause: float
+
+    @contextmanager
+    def during(self, pause: float) -> Iterator[None]:
+        before, self.pause = self.pause, pause
+        try:
+            yield
+        finally:
+            self.pause = before
+
+
 @contextmanager
-def writers(server: Server, pause: float, changes: Sequence[str] = CHANGES) -> Iterator[None]:
-    """Within the context, three connections write in transactions of some statements. pause: seconds between them."""
-    is_over = threading.Event()
+def writers(server: Server, changes: Sequence[str] = CHANGES, pause: float = 0.05) -> Iterator[Pace]:
+    """Within the context, three connections write in transactions of some statements."""
+    is_over, pace = threading.Event(), Pace(pause)
 
     def write(number: int) -> None:
         chance = random.Random(number)
@@ -88,13 +104,13 @@ def writers(server: Server, pause: float, changes: Sequence[str] = CHANGES) -> I
                     connection.rollback()
                 else:
                     connection.commit()
-                time.sleep(pause)
+                time.sleep(pace.pause)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     try:
-        yield
+        yield pace
     finally:
         is_over.set()
         for thread in threads:
@@ -163,16 +179,21 @@ def archive_of(version: Version, spark: SparkSession, tmp_path: Path, landing: P
 def check_rounds(
     archive: Archive, rounds: int, pause: float, names: Sequence[str] = ("",), *, since: bool = False
 ) -> None:
-    """Asks during writes, applies, and settles, again and again. names: of the tables to write and to compare."""
+    """Asks during writes, applies, and settles, again and again. names: of the tables to write and to compare. pause:
+    as of Pace, during each verify. Less is written between them, as otherwise each apply would take longer than the
+    last one."""
     options: dict[str, Any] = {"tables": tuple(f"public.{name or '*'}" for name in names), "since": since}
-    with writers(archive.server, pause, [change for change in CHANGES if any(name in change for name in names)]):
-        first = archive.verify(**options)
+    changes = [change for change in CHANGES if any(name in change for name in names)]
+    with writers(archive.server, changes) as pace:
+        with pace.during(pause):
+            first = archive.verify(**options)
         assert first.exit_code == EXIT_TRY_LATER, "three writers have changed some table"
         assert first.asked is not None
         undecided = 0
         for _ in range(rounds):
             archive.apply()
-            settled = archive.verify(**options)
+            with pace.during(pause):
+                settled = archive.verify(**options)
             differing = [table for table in settled.tables if table.differing or table.why_not is not None]
             assert (settled.exit_code, differing) == (EXIT_DONE, [])
             assert len(settled.tables) == len(first.asked.tables) + len(first.tables)

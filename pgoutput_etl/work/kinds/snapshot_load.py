@@ -84,14 +84,14 @@ def types_with(archive: LedgerArchive, types: Iterable[Type]) -> UserTypes:
 @dataclass(slots=True)
 class SnapshotLoad(Prepared[SnapshotResult]):
     """Replaces or repairs tables with staged rows. begun: the ledger has recorded the batch, so the staged rows must be
-    kept. is_of_server: this run has read the rows from a server, in one snapshot, so they have its unique keys. loaded:
-    number of staged rows, by OID."""
+    kept. unique: OIDs of tables in whose staged rows each replica identity occurs once, as far as this run knows.
+    loaded: number of staged rows, by OID."""
 
     world: World
     archive: LedgerArchive
     order: SnapshotOrder
     progress: Progress
-    is_of_server: bool = False
+    unique: frozenset[int] = frozenset()
     begun: bool = False
     batch: Batch = field(init=False)
     check_claim: Callable[[], None] = field(init=False)
@@ -118,7 +118,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         has_later = since.first <= since.last and order.repairs is None  # a repaired table hasn't changed since
         files = archive.files_with(order.oids, since) if has_later else []
         with ExitStack() as stack:
-            staged = replace(archive.staged(order.staged, order.oids), have_unique_keys=self.is_of_server)
+            staged = replace(archive.staged(order.staged, order.oids), unique=self.unique)
             self.changes = staged.counts(self._history())
             self.loaded = {oid: changes.inserts for oid, changes in self.changes.items()}
             self.rows = staged

@@ -107,8 +107,7 @@ class _StagedLoad:
             self.progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
             self.archive.discard(self.staged.order.staged)
             self.staged = self.again(self.archive)
-        order, is_of_server = self.staged.order, self.staged.are_of_server
-        self.load = SnapshotLoad(self.world, self.archive, order, self.progress, is_of_server)
+        self.load = SnapshotLoad(self.world, self.archive, self.staged.order, self.progress, self.staged.unique)
         with self.load.prepare(batch, check_claim) as prepared:
             yield prepared
 

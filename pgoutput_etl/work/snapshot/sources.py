@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 26  # bytes of a table that one connection reads
 
+_STATEMENT = 1 << 13  # bytes that a connection reads in the time that a COPY takes at least
+
 _PART = 1 << 30  # bytes of the tables that one batch loads
 
 _INTEGERS = (20, 21, 23)  # OIDs of int8, int2 and int4
@@ -162,10 +164,10 @@ class SnapshotServer:
     def parts(self, relations: Sequence[Relation]) -> list[list[Relation]]:
         """Splits tables into batches of at most a GiB, or of a single larger table, so that batches add little to the
         total time. The tables of a batch are read together."""
-        parts, size = [list[Relation]()], 0
+        parts, size = list[list[Relation]](), 0
         for relation in sorted(relations, key=lambda relation: self._sizes[relation.oid].bytes):
             size += self._sizes[relation.oid].bytes
-            if parts[-1] and size > _PART:
+            if not parts or size > _PART:
                 parts.append([])
                 size = self._sizes[relation.oid].bytes
             parts[-1].append(relation)
@@ -227,14 +229,14 @@ class SnapshotServer:
 
 
 def _spread(copies: Sequence[TableCopy], connections: int) -> list[list[TableCopy]]:
-    """The statements of each connection, with about the same number of bytes each. Large ones come first, so that all
-    connections end at about the same time."""
+    """The statements of each connection, with about the same number of bytes each. Small tables come first: if one of
+    them can't be read, little has been read in vain."""
     parts = [list[TableCopy]() for _ in range(min(len(copies), connections))]
     loads = [(0, number) for number in range(len(parts))]
     for copy in sorted(copies, key=lambda copy: copy.bytes, reverse=True):
         size, number = heappop(loads)
-        parts[number].append(copy)
-        heappush(loads, (size + copy.bytes, number))
+        parts[number].insert(0, copy)
+        heappush(loads, (size + copy.bytes + _STATEMENT, number))
     return parts
 
 

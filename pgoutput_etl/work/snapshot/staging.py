@@ -5,6 +5,7 @@ Any later run can continue from staged rows, whereas a server's snapshot ends wi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -43,20 +44,22 @@ from pgoutput_etl.work.snapshot.load_progress import LoadProgress
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer
 
-# Spark reads a row group at once, so this limits the memory of a task that reads staged blocks: to 32 MB. And a file
-# seldom has blocks of two tables, so a task that reads one table skips the files of others.
+# Spark reads a row group at once, so this limits the memory of a task that reads staged blocks: to 32 MB, unless rows
+# are larger than a block. And a file seldom has blocks of two tables, so a task that reads one table skips the others'.
 _FILE_BLOCKS = (1 << 25) // BLOCK_BYTES
+
+_MOST_NAMES = 8  # in a line of progress
 
 
 @dataclass(frozen=True, slots=True)
 class StagedTables:
     """order: for the staged rows. skipped: names of tables that the configuration skips. unread: tables that couldn't
-    be read, with the reason. are_of_server: the rows are a server's, as of one snapshot."""
+    be read, with the reason. unique: OIDs of tables in whose rows each replica identity occurs once."""
 
     order: SnapshotOrder
     skipped: tuple[str, ...]
     unread: tuple[TableSummary, ...]
-    are_of_server: bool = False
+    unique: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Staging:
             if not request.allows_missing:
                 matching_names(request.tables, [t.full_name for t in tables], "no publication of the server")
             begun, wanted = self._unfinished([t.relation for t in tables if not self._is_skipped(t.relation)])
-            parts = [[[relation] for relation in wanted]] if request.repair else [[p] for p in source.parts(wanted)]
+            whole = [[relation] for relation in wanted]
+            parts = [whole] if request.repair else [[part] for part in source.parts(wanted)] or [[]]
             unfinished = UnfinishedLoad(request.tables, begun or moment.lsn)
             loading = LoadProgress(source.size(wanted).bytes, moment.ask, self.progress)
             for groups in parts:
@@ -132,7 +136,7 @@ class Staging:
         comparison = TableComparison(self.spark, moment, request.connections, user_types)
         repairs = dict[int, Repair]()
         relations = tuple(relation for group in groups for relation in group)
-        policy = self._masking_policy(relations, user_types)
+        policy, reads = self._masking_policy(relations, user_types), Counter[int]()
 
         def repair(group: Sequence[Relation]) -> None:
             [relation] = group
@@ -148,11 +152,13 @@ class Staging:
             repairs[relation.oid] = Repair(state.version, ranges)
 
         def load(group: Sequence[Relation]) -> None:
+            reads.update(relation.oid for relation in group)
             with server_errors(of_table=True):
                 inserts = [Inserts(r, moment.lsn, source.time, self._version(r, policy)) for r in group]
                 copies = [copy for table in inserts for copy in source.copies(table)]
-                size = source.size(group)
-                with loading.reading(", ".join(r.full_name for r in group), size.rows, size.bytes):
+                size, names = source.size(group), [relation.full_name for relation in group]
+                what = ", ".join(names) if len(names) <= _MOST_NAMES else counted(len(names), "table")
+                with loading.reading(what, size.rows, size.bytes):
                     rows = self._write(path, source.blocks(copies))
                 loading.report(rows)
 
@@ -161,7 +167,9 @@ class Staging:
         skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
         described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
         order = SnapshotOrder(moment.lsn, source.time, path, *described)
-        return replace(self._staged(order, skipped, unread), are_of_server=True)
+        # Storage may have a write of which it reported a failure, so rows that were read twice may be there twice.
+        unique = frozenset(oid for oid, count in reads.items() if count == 1 and source.tables[oid].is_unique)
+        return replace(self._staged(order, skipped, unread), unique=unique)
 
     def _stage_all(
         self, groups: Iterable[Sequence[Relation]], stage: Callable[[Sequence[Relation]], None]
