@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.verify.ask import Asking
 from pgoutput_etl.answers.verify.report import VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.server_answer import ServerAnswer
 from pgoutput_etl.errors import AnotherRunError, RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.ledger.batch import Batch
@@ -76,12 +79,19 @@ class Pace:
     pause: float
 
     @contextmanager
-    def during(self, pause: float) -> Iterator[None]:
-        before, self.pause = self.pause, pause
-        try:
+    def while_asking(self, pause: float) -> Iterator[None]:
+        """Within the context, the writers have another pace whenever verify asks the server."""
+        run = Asking.run
+
+        def at_pace(asking: Asking) -> ServerAnswer:
+            before, self.pause = self.pause, pause
+            try:
+                return run(asking)
+            finally:
+                self.pause = before
+
+        with patch.object(Asking, "run", at_pace):
             yield
-        finally:
-            self.pause = before
 
 
 @contextmanager
@@ -180,20 +190,18 @@ def check_rounds(
     archive: Archive, rounds: int, pause: float, names: Sequence[str] = ("",), *, since: bool = False
 ) -> None:
     """Asks during writes, applies, and settles, again and again. names: of the tables to write and to compare. pause:
-    as of Pace, during each verify. Less is written between them, as otherwise each apply would take longer than the
-    last one."""
+    as of Pace, while the server is asked. Otherwise less is written, as each apply would take longer than the last one.
+    """
     options: dict[str, Any] = {"tables": tuple(f"public.{name or '*'}" for name in names), "since": since}
     changes = [change for change in CHANGES if any(name in change for name in names)]
-    with writers(archive.server, changes) as pace:
-        with pace.during(pause):
-            first = archive.verify(**options)
+    with writers(archive.server, changes) as pace, pace.while_asking(pause):
+        first = archive.verify(**options)
         assert first.exit_code == EXIT_TRY_LATER, "three writers have changed some table"
         assert first.asked is not None
         undecided = 0
         for _ in range(rounds):
             archive.apply()
-            with pace.during(pause):
-                settled = archive.verify(**options)
+            settled = archive.verify(**options)
             differing = [table for table in settled.tables if table.differing or table.why_not is not None]
             assert (settled.exit_code, differing) == (EXIT_DONE, [])
             assert len(settled.tables) == len(first.asked.tables) + len(first.tables)
