@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
+from pgoutput_etl.jobs.command import PrintedReport, SparkJob, spark_command
 from pgoutput_etl.jobs.each_source import SourceUse
 from pgoutput_etl.work.files.light_work import has_few_rows
 
@@ -23,9 +23,15 @@ EXAMPLE = (
 
 def _job() -> SparkJob[VerifyRequest]:
     from pgoutput_etl.answers.verify.report import print_verification
+    from pgoutput_etl.work.snapshot.check_report import print_checks
     from pgoutput_etl.work.snapshot.settled import verify
+    from pgoutput_etl.work.snapshot.verify_check import check_verify
 
-    return printed(verify, print_verification)
+    return lambda spark, config, request, progress: (
+        PrintedReport.of(check_verify(spark, config, request), print_checks)
+        if request.checks_only
+        else PrintedReport.of(verify(spark, config, request, progress), print_verification)
+    )
 
 
 def _of_source(request: VerifyRequest, config: Config) -> VerifyRequest:
@@ -43,5 +49,5 @@ COMMAND = spark_command(
     _job,
     sources=EACH_SOURCE,
     is_light=lambda config, _: has_few_rows(config),
-    is_published=lambda request: request.of_server and not request.begin,
+    is_published=lambda request: request.of_server and not request.begin and not request.checks_only,
 )

@@ -276,6 +276,24 @@ def _replayed(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class StandbyReplay:
+    """A standby's replay. is_still: it did not advance for a moment."""
+
+    lsn: int
+    is_paused: bool
+    is_still: bool
+
+
+def replay_of(url: str) -> StandbyReplay:
+    """url: a standby's. Raises RunError."""
+    query = f"SELECT r.lsn, pg_catalog.pg_is_wal_replay_paused() AS is_paused FROM ({_REPLAYED}) AS r(lsn)"
+    [before] = ask_server(url, query)
+    time.sleep(_REPLAYED_PAUSE)
+    [after] = ask_server(url, query)
+    return StandbyReplay(parse_lsn(after["lsn"]), after["is_paused"], before["lsn"] == after["lsn"])
+
+
 @contextmanager
 def _begun(url: str) -> Iterator[tuple[str, int]]:
     """The snapshot of a transaction, and the end of the WAL, which may include commits that the snapshot doesn't

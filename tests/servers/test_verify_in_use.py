@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.work.files.report import RunSummary
 from pgoutput_etl.work.snapshot.settled import verify
+from pgoutput_etl.work.snapshot.verify_check import check_verify
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server, Version
 
@@ -207,6 +209,22 @@ def check_rounds(
             assert len(settled.tables) == len(first.asked.tables) + len(first.tables)
             undecided += settled.asked is not None and len(settled.asked.tables)
         assert undecided > rounds, "most tables are behind when the server is asked"
+
+
+def test_the_checklist(archive: Archive) -> None:
+    archive.server.psql("create role limited login; grant select on all tables in schema public to limited")
+    archive.server.psql("revoke select on named from limited")
+    checks = check_verify(archive.job.spark, archive.job.loaded(), VerifyRequest(server=archive.url, checks_only=True))
+    assert (checks.exit_code, {check.subject for check in checks.checks if check.status == "ok"}) == (
+        EXIT_DONE,
+        {"server", "wal_level", "max_replication_slots", "max_wal_senders", "user"},
+    )
+    assert "verify settles once a commit that verify makes has been applied" in checks.to_json()
+    assert re.search(r"verify.* --config \S+job\.yaml --server postgresql://", checks.steps[-1].command)
+    url = archive.url.replace("postgres@", "limited@")
+    checks = check_verify(archive.job.spark, archive.job.loaded(), VerifyRequest(server=url, checks_only=True))
+    assert (checks.exit_code, [check.subject for check in checks.problems]) == (EXIT_DIFFERENT, ["user", "SELECT"])
+    archive.server.psql("drop owned by limited; drop role limited")
 
 
 def test_nobody_else_writes(archive: Archive) -> None:

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.postgres import live_server
+from pgoutput_etl.work.snapshot.checks import Check
+from pgoutput_etl.work.snapshot.verify_check import check_verify
 from tests.servers.test_verify_in_use import Archive, archive_of, writers
 from tests.support.servers.postgres import Server
 from tests.support.servers.standby import Standby
@@ -34,6 +37,13 @@ def pause(standby: Server) -> None:
         time.sleep(0.05)
 
 
+def replay(archive: Archive, url: str) -> Check:
+    request = VerifyRequest(server=url, checks_only=True)
+    checks = {check.subject: check for check in check_verify(archive.job.spark, archive.job.loaded(), request).checks}
+    assert checks.keys() == {"server", "replay", "archive"}
+    return checks["replay"]
+
+
 def test_a_standby_of_a_server_in_use(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     with Standby(archive.server) as standby:
         url = f"postgresql://postgres@127.0.0.1:{standby.port}/postgres"
@@ -43,7 +53,9 @@ def test_a_standby_of_a_server_in_use(archive: Archive, monkeypatch: pytest.Monk
                 archive.verify(server=url)
             for _ in range(3):
                 time.sleep(0.5)
+                assert replay(archive, url).status == "problem"
                 pause(standby)
+                assert replay(archive, url).status == "ok"
                 begun = archive.verify(server=url, begin=True)
                 standby.psql("select pg_wal_replay_resume()")
                 assert begun.exit_code in (EXIT_DONE, EXIT_TRY_LATER)
@@ -64,6 +76,7 @@ def test_an_idle_standby_needs_no_pause(archive: Archive) -> None:
     with Standby(archive.server) as standby:
         written = threading.Thread(target=lambda: archive.server.psql("select pg_sleep(1); delete from named"))
         url = f"postgresql://postgres@127.0.0.1:{standby.port}/postgres"
+        assert replay(archive, url).status == "note"
         written.start()
         archive.verify(server=url, begin=True)
         written.join()

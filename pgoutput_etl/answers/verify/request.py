@@ -59,6 +59,7 @@ class VerifyRequest:
         Option("with a server: the slot's publications (default: all)", NAMES),
         Former("--publication"),
     ] = ()
+    checks_only: Annotated[bool, Option("with --server: print a checklist; compare nothing", name="--check")] = False
     jdbc: Annotated[str | None, Option("a server that nobody writes to, as JDBC's URL: compared at once", URL)] = None
     csv: Annotated[str | None, Option("output of COPY … TO … WITH (FORMAT csv, HEADER)", PATH)] = None
     delta: Annotated[
@@ -80,8 +81,8 @@ class VerifyRequest:
         sides = (self.server, self.jdbc, self.csv, self.delta)
         if sum(side is not None for side in sides) != 1 and not (self.finish and sides == (None,) * 4):
             raise ConfigError("expected one of --server, --jdbc, --csv and --delta")
-        if not self.is_live and (self.begin or self.wait is not None or self.since or self.repair):
-            raise ConfigError("--begin, --finish, --wait, --since and --repair are for --server")
+        if not self.is_live and (self.checks_only or self.begin or self.wait is not None or self.since or self.repair):
+            raise ConfigError("--check, --begin, --finish, --wait, --since and --repair are for --server")
         if self.of_server:
             self._check_server()
         elif self.publications or self.tables is None:
@@ -94,6 +95,8 @@ class VerifyRequest:
     def _check_server(self) -> None:
         if self.at is not None:
             raise ConfigError("--at is for --csv and --delta; a server is compared as of its own moment")
+        if self.checks_only and (self.server is None or self.begin or self.finish or self.wait or self.repair):
+            raise ConfigError("--check: expected --server, without --begin, --finish, --wait and --repair")
         if self.begin and (self.finish or self.wait is not None or self.repair):
             raise ConfigError("--begin only asks: --finish, in a later run, compares; --wait and --repair are for it")
         if self.finish and (self.tables or self.publications or self.since):

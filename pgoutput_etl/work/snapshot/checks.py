@@ -8,7 +8,7 @@ Rows as of one of these LSNs or later are therefore safe, and so are rows as of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import unmatched
@@ -89,6 +89,18 @@ class Checklist:
         parts = (*server, self._publications(), self._tables(), self._slot(), self._position())
         return tuple(check for part in parts for check in part)
 
+    def of_verify(self) -> Iterator[Check]:
+        """What comparing rows with this server needs. A standby's snapshot takes no slot."""
+        server = self.server
+        release, kind = server.version // 10_000, "standby" if server.is_standby else "primary"
+        yield Check(OK, "server", f"PostgreSQL {release}, database {server.database}, a {kind}")
+        if not server.is_standby:
+            yield self._wal_level()
+            yield self._capacity("max_replication_slots", server.max_slots, len(server.slots), 1)
+            yield self._capacity("max_wal_senders", server.max_senders, server.senders, 1)
+            yield from self._user()
+        yield from (replace(check, loses_rows=False) for check in self._readable(self.published))
+
     @property
     def wanted(self) -> list[SourceTable]:
         rule_for = self.commands.config.rule_for
@@ -125,16 +137,19 @@ class Checklist:
             yield Check(PROBLEM, "server", f"{text}. It is a standby: use the primary, which exports snapshots")
         else:
             yield Check(OK, "server", text)
-        if server.wal_level == "logical":
-            yield Check(OK, "wal_level", "logical")
-        else:
-            alter = "ALTER SYSTEM SET wal_level = 'logical'"
-            step = self.commands.as_superuser("set wal_level, then restart the server", alter)
-            yield Check(PROBLEM, "wal_level", f"{server.wal_level}: logical decoding needs logical", (step,))
+        yield self._wal_level()
         has_slot = bool(self.slots)
         is_received = any(slot.is_active for slot in self.slots)
         yield self._capacity("max_replication_slots", server.max_slots, len(server.slots), 1 + (not has_slot))
         yield self._capacity("max_wal_senders", server.max_senders, server.senders, 1 + (not is_received))
+
+    def _wal_level(self) -> Check:
+        level = self.server.wal_level
+        if level == "logical":
+            return Check(OK, "wal_level", level)
+        alter = "ALTER SYSTEM SET wal_level = 'logical'"
+        step = self.commands.as_superuser("set wal_level, then restart the server", alter)
+        return Check(PROBLEM, "wal_level", f"{level}: logical decoding needs logical", (step,))
 
     def _capacity(self, setting: str, limit: int, used: int, needed: int) -> Check:
         text = f"{used:,} of {limit:,} in use"

@@ -56,6 +56,8 @@ def printed(summary: VerifySummary) -> str:
         (VerifyRequest(finish=True, since=True), "--finish compares the tables"),
         (VerifyRequest(jdbc=URL, begin=True), "are for --server"),
         (VerifyRequest(jdbc=URL, since=True), "are for --server"),
+        (VerifyRequest(jdbc=URL, checks_only=True), "are for --server"),
+        (VerifyRequest(server=URL, checks_only=True, begin=True), "--check: expected --server, without --begin"),
         (VerifyRequest(csv="a", tables=("a.b",), finish=True), "--finish|are for --server"),
         (VerifyRequest(jdbc=URL, connections=0), "--connections"),
         (VerifyRequest(jdbc=URL, limit=-1), "--limit"),

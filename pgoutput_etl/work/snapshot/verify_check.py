@@ -1,0 +1,62 @@
+"""Checks what a verify of a server needs, and how exact its moment would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.command_line import job_line
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.work.snapshot.check_report import CheckReport
+from pgoutput_etl.work.snapshot.checks import NOTE, OK, PROBLEM, Check, Checklist, Coverage
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.steps import Commands, LoadStep
+
+
+def check_verify(spark: SparkSession, config: Config, request: VerifyRequest) -> CheckReport:
+    """Reads only catalogs, and the ledger. Raises PgoutputEtlError."""
+    from pgoutput_etl.postgres.live_server import ask_server  # needs psycopg, from an extra
+
+    request.check()
+    [row] = ask_server(request.url, QUERY)
+    server, read = SourceServer.of(row["server"]), SnapshotRequest(request.tables or ("*.*",), server=request.url)
+    commands = Commands(config, read, server.version)
+    checks = [*Checklist(server, read, Coverage(None, None), commands).of_verify()]
+    checks += _of_standby(request.url) if server.is_standby else []
+    checks += _of_archive(DeltaLedger.of(spark, config), server)
+    verify = job_line(config, "verify", "--server", request.url)
+    steps = [*(step for check in checks for step in check.steps), LoadStep("ask, and settle what was asked", verify)]
+    return CheckReport(config.source.name, tuple(checks), tuple(steps))
+
+
+def _of_standby(url: str) -> Iterator[Check]:
+    from pgoutput_etl.postgres.live_server import replay_of
+
+    replay = replay_of(url)
+    if replay.is_paused:
+        yield Check(OK, "replay", f"paused at {format_lsn(replay.lsn)}, which is then exactly the LSN of the rows")
+    elif replay.is_still:
+        text = f"stands still at {format_lsn(replay.lsn)}, but is not paused: verify waits until it does again"
+        yield Check(NOTE, "replay", text)
+    else:
+        pause = "run SELECT pg_catalog.pg_wal_replay_pause() there, and pg_wal_replay_resume() once verify has asked"
+        yield Check(PROBLEM, "replay", f"advances all the time, now {format_lsn(replay.lsn)}: {pause}")
+
+
+def _of_archive(ledger: DeltaLedger, server: SourceServer) -> Iterator[Check]:
+    last = ledger.batches.last()
+    if last is None or not last.tables:
+        yield Check(PROBLEM, "archive", "nothing has been applied yet")
+        return
+    reached, now = format_lsn(last.last_commit_lsn), format_lsn(server.lsn)
+    if last.last_commit_lsn >= server.lsn:
+        yield Check(OK, "archive", f"its last commit, {reached}, has passed {now}: verify settles at once")
+        return
+    then = "the primary's next commit" if server.is_standby else "a commit that verify makes"
+    text = f"its last commit is {reached}, before {now}: verify settles once {then} has been applied"
+    yield Check(NOTE, "archive", text)
