@@ -53,7 +53,7 @@ def nights_of(seed: int, servers: dict[Version, Server], landed: Path) -> Iterat
     server, slot = servers[version], f"{landed.parent.name}_{seed}".lower()[-40:]
     server.create_slot(slot)
     with server.connect() as connection:
-        history = SchemaHistory(connection, random.Random(seed), name=f"{slot} t")
+        history = SchemaHistory(connection, random.Random(seed), name=f"{seed} {slot[-16:]} t")
         history.create()
         for step in range(1, STEPS + 1):
             history.step()
@@ -62,6 +62,7 @@ def nights_of(seed: int, servers: dict[Version, Server], landed: Path) -> Iterat
                 server.recvlogical(slot, file, publications=["p"], proto_version=protocol, **options)
                 server.copy_csv(history.full_name, landed.parent / "truth.csv")
                 yield history
+        connection.execute(f"select pg_drop_replication_slot('{slot}')".encode())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
