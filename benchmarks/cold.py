@@ -106,15 +106,19 @@ def _small_table(number: int) -> str:
 
 
 def _measured(command: str, runs: int, progress: Progress, run: Callable[[], None]) -> ColdCommand:
-    cpu, seconds = [], []
+    cpu, seconds = zip(*repeated(command, runs, progress, run), strict=True)
+    return ColdCommand(command, median(cpu), median(seconds))
+
+
+def repeated(command: str, runs: int, progress: Progress, run: Callable[[], object]) -> list[tuple[float, float]]:
+    """The CPU seconds of all processes and the seconds of each run, without the first one."""
+    costs = []
     for number in range(runs + 1):
         progress(f"{command}: run {number} of {runs}" if number else f"{command}: a first run")
         before, began = busy_seconds(), time.perf_counter()
         run()
-        if number:
-            cpu.append(busy_seconds() - before)
-            seconds.append(time.perf_counter() - began)
-    return ColdCommand(command, median(cpu), median(seconds))
+        costs.append((busy_seconds() - before, time.perf_counter() - began))
+    return costs[1:]
 
 
 def pgoutput_etl(job: str, folder: Path, *arguments: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from benchmarks.cold import configured, pgoutput_etl
-from benchmarks.processes import busy_seconds, watched
+from benchmarks.cold import configured, pgoutput_etl, repeated
+from benchmarks.processes import watched
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, fresh
 from tests.support.servers.postgres import Server
@@ -93,15 +92,14 @@ def measure_whole_tables(scale: float, runs: int, progress: Progress) -> Iterato
 def _measured(
     command: str, rows: int, size: int, runs: int, progress: Progress, run: Callable[[], object]
 ) -> WholeTables:
-    cpu, seconds, memory = [], [], []
-    for number in range(runs + 1):
-        progress(f"{command}: run {number} of {runs}" if number else f"{command}: a first run")
-        before, began = busy_seconds(), time.perf_counter()
-        with watched() as peaks:
+    peaks = list[float]()
+
+    def watched_run() -> None:
+        with watched() as found:
             run()
-        if number:
-            cpu.append(busy_seconds() - before)
-            seconds.append(time.perf_counter() - began)
-            memory.append(peaks.total / 1e6)
+        peaks.append(found.total / 1e6)
+
+    cpu, seconds = zip(*repeated(command, runs, progress, watched_run), strict=True)
+    memory = median(peaks[1:]) or None
     took = median(seconds)
-    return WholeTables(command, rows, median(cpu), took, rows / took, size / 1e6 / took, median(memory) or None)
+    return WholeTables(command, rows, median(cpu), took, rows / took, size / 1e6 / took, memory)

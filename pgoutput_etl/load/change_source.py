@@ -64,12 +64,13 @@ def _events_of_rows(
 @dataclass(slots=True)
 class ChangeBlocks:
     """The committed changes of tables. windows: commit ranges to apply, by relation OID. finds_keys: looks up the keys
-    of INSERTs in separate jobs, because rows with distinct keys are cheaper to write. _local: the blocks that the
-    driver decodes, by relation OID."""
+    of INSERTs in separate jobs, because rows with distinct keys are cheaper to write. unique: as in CommittedBlocks.
+    _local: the blocks that the driver decodes, by relation OID."""
 
     rows: MessageRows | CommittedBlocks
     windows: Mapping[int, CommitWindow]
     finds_keys: bool = True
+    unique: frozenset[int] = frozenset()
     _local: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[TableTask]) -> None:
@@ -169,7 +170,7 @@ class ChangeBlocks:
     def _keys(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> BatchKeys | None:
         if not self.finds_keys or shape.is_bag or not _only_inserts(task):
             return None
-        if isinstance(self.rows, CommittedBlocks) and task.oid in self.rows.unique and _keeps_keys_apart(shape):
+        if task.oid in self.unique and _keeps_keys_apart(shape):
             return BatchKeys(KeyFacts(task.changes.inserts, are_known=False, are_unique=True), None)
         return keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
 

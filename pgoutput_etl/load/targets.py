@@ -244,7 +244,7 @@ class DeltaTargets:
     def archived_changes(
         self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> DeltaChanges:
-        changes = ChangeBlocks(rows, rows.windows)
+        changes = ChangeBlocks(rows, rows.windows, unique=rows.unique)
         if commits is not None:
             return DeltaChanges(self.spark, changes, partial(_events_of_changed_rows, commits))
         changes.prepare(tasks)

@@ -23,6 +23,8 @@ from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, coded, text_of_own
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.queries import DATABASE_BYTES, POSITION, SESSION, literal
+from pgoutput_etl.postgres.source_server import QUERY as SERVER_QUERY
+from pgoutput_etl.postgres.source_server import SourceServer
 from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -87,6 +89,12 @@ def ask_server(url: str, query: str) -> list[dict[str, Any]]:
     with server_errors(), _connection(url) as connection:
         connection.execute(SESSION.encode())
         return _rows(connection, query)
+
+
+def source_server(url: str) -> SourceServer:
+    """The server's settings, slots, publications, and tables. Raises RunError."""
+    [row] = ask_server(url, SERVER_QUERY)
+    return SourceServer.of(row["server"])
 
 
 def database_bytes(url: str) -> int:

@@ -16,7 +16,6 @@ from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.postgres.source_server import QUERY, SourceServer
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.work.batch import Nothing, Watch, World, run
 from pgoutput_etl.work.kinds.snapshot_load import SnapshotLoad, SnapshotResult
@@ -170,10 +169,9 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
 
 
 def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
-    from pgoutput_etl.postgres.live_server import ask_server  # needs psycopg, from an extra
+    from pgoutput_etl.postgres.live_server import source_server  # needs psycopg, from an extra
 
-    [row] = ask_server(request.url, QUERY)
-    return check_server(SourceServer.of(row["server"]), archive.config, request, _coverage(archive))
+    return check_server(source_server(request.url), archive.config, request, _coverage(archive))
 
 
 def _coverage(archive: LedgerArchive) -> Coverage:

@@ -98,8 +98,9 @@ class Staging:
             if not request.allows_missing:
                 matching_names(request.tables, [t.full_name for t in tables], "no publication of the server")
             begun, wanted = self._unfinished([t.relation for t in tables if not self._is_skipped(t.relation)])
-            whole = [[relation] for relation in wanted]
-            parts = [whole] if request.repair else [[part] for part in source.parts(wanted)] or [[]]
+            parts = [[[relation] for relation in wanted]]
+            if not request.repair:
+                parts = [[part] for part in source.parts(wanted)] or [[]]
             unfinished = UnfinishedLoad(request.tables, begun or moment.lsn)
             loading = LoadProgress(source.size(wanted).bytes, moment.ask, self.progress)
             for groups in parts:

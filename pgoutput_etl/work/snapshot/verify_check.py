@@ -9,9 +9,11 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.postgres.source_server import SourceServer
 from pgoutput_etl.work.snapshot.check_report import CheckReport
 from pgoutput_etl.work.snapshot.checks import NOTE, OK, PROBLEM, Check, Checklist, Coverage
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
@@ -20,11 +22,11 @@ from pgoutput_etl.work.snapshot.steps import Commands, LoadStep
 
 def check_verify(spark: SparkSession, config: Config, request: VerifyRequest) -> CheckReport:
     """Reads only catalogs, and the ledger. Raises PgoutputEtlError."""
-    from pgoutput_etl.postgres.live_server import ask_server  # needs psycopg, from an extra
+    from pgoutput_etl.postgres.live_server import source_server  # needs psycopg, from an extra
 
     request.check()
-    [row] = ask_server(request.url, QUERY)
-    server, read = SourceServer.of(row["server"]), SnapshotRequest(request.tables or ("*.*",), server=request.url)
+    server, tables = source_server(request.url), request.tables or ("*.*",)
+    read = SnapshotRequest(tables, server=request.url, publications=request.publications)
     commands = Commands(config, read, server.version)
     checks = [*Checklist(server, read, Coverage(None, None), commands).of_verify()]
     checks += _of_standby(request.url) if server.is_standby else []
@@ -49,9 +51,10 @@ def _of_standby(url: str) -> Iterator[Check]:
 
 
 def _of_archive(ledger: DeltaLedger, server: SourceServer) -> Iterator[Check]:
-    last = ledger.batches.last()
-    if last is None or not last.tables:
-        yield Check(PROBLEM, "archive", "nothing has been applied yet")
+    try:
+        last = applied(ledger.batches.last(), ledger.source)
+    except RunError as error:
+        yield Check(PROBLEM, "archive", str(error))
         return
     reached, now = format_lsn(last.last_commit_lsn), format_lsn(server.lsn)
     if last.last_commit_lsn >= server.lsn:

@@ -9,9 +9,9 @@ from typing import Any
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, TryLaterError
 from pgoutput_etl.lsn import format_lsn, parse_lsn
-from pgoutput_etl.postgres.live_server import ask_server
+from pgoutput_etl.postgres.live_server import ask_server, source_server
 from pgoutput_etl.postgres.queries import literal
-from pgoutput_etl.postgres.source_server import QUERY, SourceServer, SourceTable
+from pgoutput_etl.postgres.source_server import SourceServer, SourceTable
 from pgoutput_etl.targets.condition import named
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME
 from pgoutput_etl.work.start import catalog_key
@@ -38,8 +38,7 @@ class StartedServer:
 
     def facts(self) -> SourceServer:
         """Raises ConfigError and RunError."""
-        [row] = ask_server(self.request.server, QUERY)
-        return SourceServer.of(row["server"])
+        return source_server(self.request.server)
 
     @property
     def setup(self) -> tuple[str, ...]:
