@@ -42,6 +42,8 @@ from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pgoutput_etl.load.summary import ChangedTables
+
 Overrides: TypeAlias = Annotated[
     tuple[str, ...], Option("override a key of the file", Value("KEY=VALUE"), "--set", is_list=True)
 ]
@@ -192,20 +194,33 @@ def check_options(request: JobRequest) -> None:
     request.check()
 
 
+class ChangeReport(JobReport, Protocol):
+    """The report of a job that changes tables."""
+
+    @property
+    def changed(self) -> ChangedTables: ...
+
+
 R = TypeVar("R", bound=JobReport)
+C = TypeVar("C", bound=ChangeReport)
 Q = TypeVar("Q", bound=JobRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedReport:
-    """print: prints the report as text."""
+    """print: prints the report as text. changed: None if the job changes no rows."""
 
     report: JobReport
     print: Callable[[], None]
+    changed: ChangedTables | None = None
 
     @classmethod
     def of(cls, report: R, show: Callable[[R], None]) -> PrintedReport:
         return cls(report, partial(show, report))
+
+    @classmethod
+    def of_changes(cls, report: C, show: Callable[[C], None]) -> PrintedReport:
+        return cls(report, partial(show, report), report.changed)
 
     def write(self, output: OutputOptions, heading: str | None = None) -> int:
         """Prints the report, as text below the heading, or as JSON. Returns its exit code."""
@@ -327,28 +342,27 @@ def spark_command(
             with session(name, config, is_light(config, request), only_reads) as spark:
                 return imported()(spark, config, request, ProgressPrinter(output.quiet))
 
-        return _published(name, config, run) if is_published(request) else run()
+        return published(name, config, run) if is_published(request) else run()
 
     return job_command(name, description, example, request, work, extra, sources)
 
 
-def _published(job: str, config: Config, run: Callable[[], PrintedReport]) -> PrintedReport:
-    from pgoutput_etl.work.backfill.report import BackfillSummary
+def published(job: str, config: Config, run: Callable[[], PrintedReport]) -> PrintedReport:
+    """Runs the job, and publishes its metrics, lineage, and notifications."""
     from pgoutput_etl.work.files.recorder import RunRecorder
-    from pgoutput_etl.work.snapshot.report import SnapshotSummary
 
     with RunRecorder(config.source.name, config.metrics, config.notify, job=job) as recorder:
         done = run()
-        if isinstance(done.report, BackfillSummary | SnapshotSummary):
-            changed = [part.table for part in done.report.tables]
-            recorder.job_done(done.report.exit_code, changed, done.report.conditions)
-        else:
-            recorder.job_done(done.report.exit_code)
+        recorder.job_done(done.report.exit_code, *(() if done.changed is None else (done.changed,)))
     return done
 
 
 def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkJob[Q]:
     return lambda *arguments: PrintedReport.of(do(*arguments), show)
+
+
+def printed_changes(do: Callable[[SparkSession, Config, Q, Progress], C], show: Callable[[C], None]) -> SparkJob[Q]:
+    return lambda *arguments: PrintedReport.of_changes(do(*arguments), show)
 
 
 @contextmanager

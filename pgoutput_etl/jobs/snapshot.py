@@ -40,7 +40,7 @@ def _job() -> SparkJob[SnapshotRequest]:
     return lambda spark, config, request, progress: (
         PrintedReport.of(check(spark, config, request), print_checks)
         if request.checks_only
-        else PrintedReport.of(snapshot(spark, config, request, progress), print_snapshot)
+        else PrintedReport.of_changes(snapshot(spark, config, request, progress), print_snapshot)
     )
 
 

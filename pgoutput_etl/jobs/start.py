@@ -8,10 +8,8 @@ The receiver comes before the load, because the server keeps all changes until t
 
 from __future__ import annotations
 
-from functools import partial
-
 from pgoutput_etl.console import ProgressPrinter
-from pgoutput_etl.jobs.command import Command, OutputOptions, PrintedReport, check_options, session
+from pgoutput_etl.jobs.command import Command, OutputOptions, PrintedReport, check_options, published, session
 from pgoutput_etl.work.start.request import StartRequest
 
 
@@ -20,8 +18,16 @@ def run(request: StartRequest, output: OutputOptions) -> int:
     from pgoutput_etl.work.start.report import print_start
     from pgoutput_etl.work.start.run import Start
 
-    summary = Start(request, ProgressPrinter(output.quiet)).run(partial(session, "start"))
-    return PrintedReport.of(summary, print_start).write(output)
+    start = Start(request, ProgressPrinter(output.quiet))
+    if request.only_server:
+        return PrintedReport.of(start.without_load(), print_start).write(output)
+    config = start.prepare()
+
+    def load() -> PrintedReport:
+        with session("start", config) as spark:
+            return PrintedReport.of_changes(start.load(spark, config), print_start)
+
+    return published("start", config, load).write(output)
 
 
 EXAMPLE = "PGUSER=postgres ./spark-submit.sh jobs/start.py --server postgresql://db:5432/shop --config conf/local.yaml"

@@ -30,7 +30,7 @@ def _job() -> SparkJob[VerifyRequest]:
     return lambda spark, config, request, progress: (
         PrintedReport.of(check_verify(spark, config, request), print_checks)
         if request.checks_only
-        else PrintedReport.of(verify(spark, config, request, progress), print_verification)
+        else PrintedReport.of_changes(verify(spark, config, request, progress), print_verification)
     )
 
 

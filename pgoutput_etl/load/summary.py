@@ -1,11 +1,13 @@
-"""Summaries of the tables of a batch."""
+"""Summaries of the tables of a batch, and of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pgoutput_etl.errors import coded_reason
+from pgoutput_etl.targets.column_descriptions import TargetColumn
+from pgoutput_etl.targets.condition import TableCondition
 
 ROW_OPERATIONS = ("inserted", "updated", "deleted")
 
@@ -32,6 +34,19 @@ class TableSummary:
     @property
     def changed_rows(self) -> int:
         return self.inserted + self.updated + self.deleted
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTables:
+    """The tables that a job changed, and their conditions. A table of several batches has several summaries. columns:
+    by table; none if they are the same as after the last apply."""
+
+    tables: tuple[TableSummary, ...] = ()
+    conditions: tuple[TableCondition, ...] = ()
+    columns: Mapping[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
+
+
+NO_CHANGES = ChangedTables()
 
 
 def unchanged_lines(tables: Iterable[TableSummary], skipped: Sequence[str]) -> list[str]:

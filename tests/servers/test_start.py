@@ -111,6 +111,8 @@ def test_from_a_server_to_tables(
         "public.notes": 2,
         "public.parted_1": 20,
     }
+    changed = {(t.name, t.inserted) for t in summary.changed.tables if t.inserted}
+    assert changed == {("public.customers", 100), ("public.Odd name", 10), ("public.notes", 2), ("public.parted_1", 20)}
     key = (Path("shop.catalog.env").read_text()).strip().removeprefix(f"{VARIABLE}=")
     assert Path("shop.catalog.env").stat().st_mode & 0o777 == 0o600
     assert key == shop.psql("select encode(key, 'hex') from pgoutput_etl.catalog_key").strip()

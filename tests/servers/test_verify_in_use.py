@@ -297,6 +297,8 @@ def test_planted_differences_are_found_and_repaired(archive: Archive, monkeypatc
         "parted": ("1 row repaired", True),
         "log": ("8 rows repaired; 1 row left that changed since: verify again", False),
     }
+    written = {t.table: (t.inserted, t.updated, t.deleted) for t in found.changed.tables}
+    assert written == {"counted": (2, 2, 1), "named": (1, 0, 1), "parted": (1, 0, 0), "log": (0, 0, 8)}
     assert found.next_command is not None
     assert f"--tables public.counted,public.log --server postgresql://127.0.0.1:{archive.server.port}/postgres" in (
         found.next_command

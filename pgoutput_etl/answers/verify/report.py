@@ -10,6 +10,7 @@ from rich.table import Table
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.identifiers import printable
+from pgoutput_etl.load.summary import NO_CHANGES, ChangedTables
 from pgoutput_etl.lsn import format_lsn
 
 _KINDS = {"only_delta": "only in Delta", "only_other": "only on the other side", "differs": "differs"}
@@ -116,7 +117,7 @@ class AskedMoment:
 class VerifySummary:
     """against: URL or path of the other side. last_commit_lsn: the commit as of which Delta was read. server_lsns: the
     end of the server's WAL before and after the comparison. next_command: repairs tables that differ. asked: what the
-    next run will settle. is_decided: False if only that remains."""
+    next run will settle. is_decided: False if only that remains. changed: by --repair."""
 
     source: str
     against: str
@@ -127,6 +128,7 @@ class VerifySummary:
     next_command: str | None = None
     asked: AskedMoment | None = None
     is_decided: bool = True
+    changed: ChangedTables = NO_CHANGES
 
     @property
     def exit_code(self) -> int:

@@ -10,7 +10,7 @@ from pgoutput_etl.answers.command_line import seen_from_here
 from pgoutput_etl.answers.next_commands import NextCommand, next_lines
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
-from pgoutput_etl.load.summary import TableSummary, unchanged_lines
+from pgoutput_etl.load.summary import ChangedTables, TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.condition import TableCondition, condition_lines
 
@@ -43,6 +43,10 @@ class BackfillSummary:
     next: tuple[NextCommand, ...] = ()
     not_built: tuple[str, ...] = ()
     conditions: tuple[TableCondition, ...] = ()
+
+    @property
+    def changed(self) -> ChangedTables:
+        return ChangedTables(tuple(part.table for part in self.tables), self.conditions)
 
     @property
     def exit_code(self) -> int:

@@ -20,9 +20,11 @@ from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
+from pgoutput_etl.load.summary import ChangedTables, TableSummary
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.work.batch import Nothing, Prepared, Watch, run
@@ -219,7 +221,16 @@ class _Forget(Prepared[ForgetSummary]):
 
     def result(self) -> ForgetSummary:
         found = None if self.search is None else self.search.found
-        return replace(self._summary(self.order, found, self.rows, self.copied), other_keys=self.others)
+        summary = self._summary(self.order, found, self.rows, self.copied)
+        return replace(summary, other_keys=self.others, changed=self._changed())
+
+    def _changed(self) -> ChangedTables:
+        states = [self.states[oid] for oid in self.order.oids if oid in self.states]
+        tables = [
+            TableSummary(s.schema, s.table, str(s.path), s.version, s.rows or 0, deleted=self.rows.get(s.oid, 0))
+            for s in states
+        ]
+        return ChangedTables(tuple(tables), conditions_of(states, self.archive.config))
 
     def _plan(self) -> tuple[_Search, ErasureOrder]:
         archive = self.archive

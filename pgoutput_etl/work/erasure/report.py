@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.load.summary import NO_CHANGES, ChangedTables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +50,8 @@ class ForgetSummary:
     number of logical decoding Messages. copies: number of ledger rows with a copy of a change. left: what the job can't
     erase. unseen: names of tables for which the archive no longer shows every version of the columns. newest: the
     newest landed file, if it is rewritten: a receiver may still have it open. snapshot_rows: number in snapshot files.
-    other_keys: None if the request names all keys, or if a dead run had removed too much to find them."""
+    other_keys: None if the request names all keys, or if a dead run had removed too much to find them. changed: the
+    request's tables."""
 
     source: str
     reference: str
@@ -64,6 +66,7 @@ class ForgetSummary:
     newest: str | None = None
     snapshot_rows: int = 0
     other_keys: OtherKeys | None = None
+    changed: ChangedTables = NO_CHANGES
 
     @property
     def exit_code(self) -> int:
@@ -106,6 +109,10 @@ class ProofSummary:
     remnants: tuple[Remnant, ...] = ()
     left: tuple[str, ...] = ()
     other_keys: OtherKeys | None = None
+
+    @property
+    def changed(self) -> ChangedTables:
+        return NO_CHANGES
 
     @property
     def exit_code(self) -> int:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pgoutput_etl.config.settings import Metrics, Notify
 from pgoutput_etl.errors import TryLaterError
 from pgoutput_etl.exit_codes import EXIT_TRY_LATER, exit_code_of
-from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
+from pgoutput_etl.load.summary import NO_CHANGES, ROW_OPERATIONS, ChangedTables, TableSummary
 from pgoutput_etl.outputs.ended_run import (
     APPLY,
     ConditionMetrics,
@@ -93,15 +93,12 @@ class RunRecorder:
         written = tuple(written_tables(summaries))
         self.publisher.end(EndedRun(metrics, written, found_nothing=self.is_look and not found_files))
 
-    def job_done(
-        self, exit_code: int, changed: Sequence[TableSummary] = (), conditions: Sequence[TableCondition] = ()
-    ) -> None:
-        """changed: tables that the job has changed. conditions: of these tables."""
+    def job_done(self, exit_code: int, changed: ChangedTables = NO_CHANGES) -> None:
         if exit_code == EXIT_TRY_LATER:
             self.publisher.abort()
             return
         _, seconds, now = self._measured()
-        tables = _tables(changed)
+        tables = _tables(changed.tables)
         metrics = RunMetrics(
             self.source,
             now.isoformat(),
@@ -110,11 +107,11 @@ class RunRecorder:
             seconds,
             rows=_changed_rows(tables),
             tables=tables,
-            conditions=tuple(map(_condition, conditions)),
+            conditions=tuple(map(_condition, changed.conditions)),
             job=self.job,
         )
-        written = [_written(t, t.inserted + t.updated, ()) for t in changed if t.held is None]
-        self.publisher.end(EndedRun(metrics, tuple(written)))
+        written = ((table, changed.columns.get(table.name, ())) for table in changed.tables if table.held is None)
+        self.publisher.end(EndedRun(metrics, tuple(_written(written))))
 
     def _measured(self) -> tuple[dict[str, float], float, datetime]:
         self.stages.start(None)
@@ -193,16 +190,21 @@ def _tables(summaries: Iterable[TableSummary]) -> tuple[TableMetrics, ...]:
 
 
 def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
+    return _written(
+        (table, summary.columns[table.name])
+        for summary in summaries
+        for table in summary.tables
+        if table.name in summary.columns
+    )
+
+
+def _written(tables: Iterable[tuple[TableSummary, tuple[TargetColumn, ...]]]) -> list[WrittenTable]:
     """One entry per name, even if several batches wrote the table."""
-    last: dict[str, tuple[TableSummary, tuple[TargetColumn, ...]]] = {}
-    rows: dict[str, int] = {}
-    for summary in summaries:
-        for table in summary.tables:
-            if table.name in summary.columns:
-                last[table.name] = table, summary.columns[table.name]
-                rows[table.name] = rows.get(table.name, 0) + table.inserted + table.updated
-    return [_written(table, rows[name], columns) for name, (table, columns) in sorted(last.items())]
-
-
-def _written(table: TableSummary, rows: int, columns: tuple[TargetColumn, ...]) -> WrittenTable:
-    return WrittenTable(table.schema, table.table, Place.parse(table.path), table.version, rows, columns)
+    by_name: dict[str, WrittenTable] = {}
+    for table, columns in tables:
+        rows = table.inserted + table.updated
+        if table.name in by_name:
+            rows += by_name[table.name].rows
+        place = Place.parse(table.path)
+        by_name[table.name] = WrittenTable(table.schema, table.table, place, table.version, rows, columns)
+    return [written for _, written in sorted(by_name.items())]

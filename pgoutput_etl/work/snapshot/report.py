@@ -11,7 +11,7 @@ from rich.console import Console
 from pgoutput_etl.answers.next_commands import NextCommand, next_lines
 from pgoutput_etl.console import grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
-from pgoutput_etl.load.summary import TableSummary, unchanged_lines
+from pgoutput_etl.load.summary import ChangedTables, TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.condition import TableCondition, condition_lines
 
@@ -46,6 +46,10 @@ class SnapshotSummary:
     repaired: bool = False
     conditions: tuple[TableCondition, ...] = ()
     next: tuple[NextCommand, ...] = ()
+
+    @property
+    def changed(self) -> ChangedTables:
+        return ChangedTables(tuple(loaded.table for loaded in self.tables), self.conditions)
 
     @property
     def exit_code(self) -> int:

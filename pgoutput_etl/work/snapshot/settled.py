@@ -28,7 +28,9 @@ from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.ingest.executors import blocks_of
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import applied
+from pgoutput_etl.load.summary import ChangedTables
 from pgoutput_etl.load.target_columns import delta_type
+from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.postgres.copy_format import tuple_of
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.scan.blocks import BlockKind
@@ -36,7 +38,7 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.table_pool import TablePool
-from pgoutput_etl.targets.condition import condition_of
+from pgoutput_etl.targets.condition import condition_of, conditions_of
 from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.work.batch import World
@@ -56,8 +58,11 @@ def verify(
 ) -> VerifySummary:
     """Like answers.verify.run.verify. With `request.repair`, writes the differences that it settles. Raises
     PgoutputEtlError."""
-    mend = SettledRepair(spark, config, progress).mend if request.repair else None
-    return run.verify(spark, config, request, progress, mend, changed_since_verified)
+    if not request.repair:
+        return run.verify(spark, config, request, progress, changed=changed_since_verified)
+    repair = SettledRepair(spark, config, progress)
+    summary = run.verify(spark, config, request, progress, repair.mend, changed_since_verified)
+    return replace(summary, changed=repair.changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,12 @@ class SettledRepair:
     config: Config
     progress: Progress
     _outcomes: dict[str, _Outcome] = field(default_factory=dict)  # by name
+    _results: list[TableResult] = field(default_factory=list)
+
+    @property
+    def changed(self) -> ChangedTables:
+        conditions = conditions_of([result.state for result in self._results], self.config)
+        return ChangedTables(tuple(result.summary for result in self._results), conditions)
 
     def mend(
         self, answer: ServerAnswer, tables: Sequence[VerifiedTable], found: Sequence[SettledTable]
@@ -92,6 +103,7 @@ class SettledRepair:
         stage = partial(self._staging, answer, tables, {one.asked.full_name: one for one in found})
         archive = reliable_archive(world, last)
         done, _ = load_staged(world, archive, stage(archive), stage, self.progress)
+        self._results.extend(done.tables)
         held = {r.state.full_name: r.summary.held for r in done.tables if r.summary.held is not None}
         return [self._told(table, held.get(table.full_name)) for table in tables]
 

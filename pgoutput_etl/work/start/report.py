@@ -11,6 +11,7 @@ from rich.console import Console
 
 from pgoutput_etl.console import print_parts
 from pgoutput_etl.exit_codes import EXIT_DONE
+from pgoutput_etl.load.summary import NO_CHANGES, ChangedTables
 from pgoutput_etl.work.files.report import RunReport, print_run
 from pgoutput_etl.work.snapshot.report import SnapshotSummary, print_snapshot
 
@@ -36,6 +37,16 @@ class StartSummary:
     snapshot: SnapshotSummary | None = None
     runs: RunReport | None = None
     remarks: Sequence[str] = ()
+
+    @property
+    def changed(self) -> ChangedTables:
+        loaded = NO_CHANGES if self.snapshot is None else self.snapshot.changed
+        if self.runs is None:
+            return loaded
+        batches = self.runs.batches
+        tables = [*loaded.tables, *(table for batch in batches for table in batch.tables)]
+        columns = {name: columns for batch in batches for name, columns in batch.columns.items()}
+        return ChangedTables(tuple(tables), tuple(batches[-1].conditions), columns)
 
     @property
     def exit_code(self) -> int:

@@ -32,6 +32,11 @@ class StartRequest:
     dry_run: Annotated[bool, Option("print the steps; do nothing")] = False
     undo: Annotated[bool, Option("drop the slot, the publication, and catalog.sql's triggers")] = False
 
+    @property
+    def only_server(self) -> bool:
+        """True if no rows are loaded."""
+        return self.undo or self.dry_run
+
     def check(self) -> None:
         """Raises ConfigError for invalid values."""
         if self.server != server_url(self.server):

@@ -7,8 +7,7 @@ Each step first checks whether it is done, so the same command continues a start
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,7 +42,8 @@ def start(spark: SparkSession, request: StartRequest, progress: Progress = no_pr
     After a PgoutputEtlError, call it again to continue, unless the error asks for something else.
     """
     request.check()
-    return Start(request, progress).run(lambda _: nullcontext(spark))
+    job = Start(request, progress)
+    return job.without_load() if request.only_server else job.load(spark, job.prepare())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,9 @@ class Start:
     def server(self) -> StartedServer:
         return StartedServer(self.request, self.progress)
 
-    def run(self, session: Callable[[Config], AbstractContextManager[SparkSession]]) -> StartSummary:
-        """session: opened for the load; nothing before it needs one. Raises PgoutputEtlError."""
-        if self.request.undo:
-            return self.undo()
-        if self.request.dry_run:
-            return self.rehearse()
-        config = self.prepare()
-        with session(config) as spark:
-            return self.load(spark, config)
+    def without_load(self) -> StartSummary:
+        """Undoes or rehearses the start. Raises ConfigError and RunError."""
+        return self.undo() if self.request.undo else self.rehearse()
 
     def undo(self) -> StartSummary:
         """Raises ConfigError and RunError."""

@@ -18,7 +18,7 @@ import pytest
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Metrics, SourceDatabase
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.summary import ChangedTables, TableSummary
 from pgoutput_etl.outputs.openlineage import dataset_name
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.places import Place
@@ -136,7 +136,7 @@ def test_a_failed_run_sends_the_class_of_its_error_and_no_text(sent: Path) -> No
 def test_another_job_sends_the_tables_that_it_changed(sent: Path) -> None:
     """Without their columns, which are those that apply has sent."""
     with RunRecorder("shop", METRICS, job="backfill") as recorder:
-        recorder.job_done(3, [TABLE, HELD])
+        recorder.job_done(3, ChangedTables((TABLE, HELD)))
     with RunRecorder("shop", METRICS, job="verify") as recorder:
         recorder.job_done(75)
     _, complete, _, waits = events_of(sent)

@@ -18,7 +18,7 @@ import pytest
 from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.summary import ChangedTables, TableSummary
 from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics
 from pgoutput_etl.outputs.files import prometheus_text
 from pgoutput_etl.outputs.gauges import gauges
@@ -274,7 +274,7 @@ def test_another_job_leaves_what_apply_has_said(tmp_path: Path) -> None:
     metrics = Metrics(json=str(lines), prometheus=str(prom))
     assert warned(RUN, metrics) == []
     with RunRecorder("shop", metrics, job="backfill") as recorder:
-        recorder.job_done(3, [TABLE, HELD], CONDITIONS)
+        recorder.job_done(3, ChangedTables((TABLE, HELD), CONDITIONS))
     with pytest.raises(AnotherRunError), RunRecorder("shop", metrics, job="backfill"):
         raise AnotherRunError("x")
     with RunRecorder("shop", metrics, job="verify") as recorder:

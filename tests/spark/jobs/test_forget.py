@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pydantic import TypeAdapter
 
 from pgoutput_etl.answers.moment.read import archive_of, read_at
@@ -20,6 +21,7 @@ from pgoutput_etl.errors import AnotherRunError, ArchiveError, ConfigError, RunE
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.summary import NO_CHANGES
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
@@ -206,7 +208,10 @@ def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode
 
     done = forget(job.spark, job.loaded(), replace(request, execute=True))
     assert isinstance(done, ForgetSummary)
-    assert replace(done, executed=False, batch=0) == preview
+    assert replace(done, executed=False, batch=0, changed=NO_CHANGES) == preview
+    [erased] = done.changed.tables
+    assert (erased.name, erased.deleted) == ("public.t", done.tables[0].rows)
+    assert DeltaTable(erased.path).version() == erased.version
     assert (done.tables[0].changes, done.messages, done.copies, len(done.files)) == (5, 1, 2, 3)
     assert places_with(tmp_path) == []
     assert done.exit_code == 0
