@@ -150,6 +150,7 @@ class Writer:
             with during(step), self.rereading():
                 written, remarks = self._commit_changes(changes, task)
                 rows = self._rows(task, written)
+                written = replace(written, inserted=rows, updated=0, deleted=0) if counts_rows(task) else written
         except FAULTS as error:
             why = self.fault(error, step)
             missing = self._missing_reason(task) if table_fault(error, self.path_of) is None else None
@@ -369,6 +370,11 @@ def _waits_for_storage(task: TableTask) -> bool:
     return is_small and is_plain and task.path.is_remote
 
 
+def counts_rows(task: TableTask) -> bool:
+    """True if all rows after the batch are inserted ones, although its spans may have changed a row several times."""
+    return len(task.spans) > 1 and rows_before_span(task, 0) is TargetRows.NOTHING
+
+
 def rows_before_span(task: TableTask, number: int) -> TargetRows:
     """The rows that the target may have before the span and that the span doesn't replace."""
     has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
@@ -433,6 +439,8 @@ def _may_follow_other_commits(written: WriteResult, span: SchemaSpan, task: Tabl
 
 def _notes(task: TableTask, written: WriteResult) -> list[str]:
     notes = [str(change) for _, change in task.schema_changes]
+    if len(task.spans) > 1 and rows_before_span(task, 0) is TargetRows.ROWS and written.updated:
+        notes.append(f"rows counted in each of {len(task.spans)} commits")
     if task.changes.truncates:
         notes.append("truncated")
     if written.not_found:

@@ -24,7 +24,7 @@ from pgoutput_etl.load.summary import ROW_OPERATIONS
 from pgoutput_etl.load.table_features import planned_features
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.targets import with_memory
-from pgoutput_etl.load.writer import rows_before_span
+from pgoutput_etl.load.writer import counts_rows, rows_before_span
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.delta_log import files_and_bytes
@@ -74,6 +74,8 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
         step = f"counting {table.schema}.{table.table}"
         return replace(table, held=held_reason(error, step, plan.path_of, partial(is_running, plan.rows.spark)))
     inserted, updated, deleted = (effects[name] for name in ROW_OPERATIONS)
+    if counts_rows(task):
+        inserted, updated, deleted = inserted - deleted, 0, 0
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
 

@@ -134,6 +134,7 @@ def test_apply_reports_what_was_planned(nights: Nights) -> None:
     assert [(t.xid, t.kind) for t in expected.waiting] == [(9, "streamed")]
     assert (tables["t"].rows_in, tables["t"].is_exact) == ({"I": 4, "U": 1, "D": 2, "T": 0}, True)
     assert any("added" in change for change in tables["t"].schema_changes)
+    assert effects(tables["t"]) == (None, 2, 0, 0), "rows, although a column was added between them"
     types = {column.column: (column.why, column.found) for column in tables["t"].types}
     assert types == {"day": ("unrepresentable", 1), "span": ("text", 0)}
     assert (tables["bag"].has_key, tables["bag"].held is None) == (False, False)

@@ -127,11 +127,13 @@ class PsqlSession:
         return busy == "0"
 
     def end(self) -> None:
+        """Also waits for a server that a statement has crashed."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
         self._timer.cancel()
+        self._database.server.wait_until_ready()
 
 
 @dataclass(frozen=True, slots=True)
