@@ -28,9 +28,10 @@ def show_line(path: str) -> str:
 
 
 def seen_from_here(path: str) -> str:
-    """The path, relative to the working folder if it is inside."""
+    """The path, also of a file: URL, relative to the working folder if it is inside."""
     here = f"{Path.cwd()}/"
-    return f"./{path.removeprefix(here)}" if path.startswith(here) else path
+    local = path.removeprefix("file:")
+    return f"./{local.removeprefix(here)}" if local.startswith(here) else path
 
 
 def job_words(job: str) -> tuple[str, ...]:

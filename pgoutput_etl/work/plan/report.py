@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+from pgoutput_etl.answers.command_line import seen_from_here
 from pgoutput_etl.answers.next_commands import NextCommand, next_lines
 from pgoutput_etl.console import Row, content_line, counted, grid, print_parts, shortened, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
@@ -174,7 +175,7 @@ def _files(files: Iterable[PlannedFile]) -> Table:
     rows: list[Row] = []
     for file in files:
         status = f"{file.what}, from offset {file.offset:,}" if file.what == "grown" else file.what
-        rows.append((file.path, [file.size], [status]))
+        rows.append((seen_from_here(file.path), [file.size], [status]))
     return grid("file", ["bytes"], ["status"], rows, _SHOWN)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from pgoutput_etl.answers.command_line import seen_from_here
 from pgoutput_etl.answers.next_commands import NextCommand, next_lines
 from pgoutput_etl.console import grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
@@ -75,7 +76,10 @@ def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> 
 
 def _loaded(tables: Iterable[LoadedTable]) -> Table:
     done = [t for t in tables if t.table.held is None]
-    rows = [(t.table.name, (t.table.rows, t.loaded, t.changes, t.table.version), [t.table.path]) for t in done]
+    rows = [
+        (t.table.name, (t.table.rows, t.loaded, t.changes, t.table.version), [seen_from_here(t.table.path)])
+        for t in done
+    ]
     return grid("table", ("rows", "loaded", "changes since", "version"), ["at"], rows)
 
 
