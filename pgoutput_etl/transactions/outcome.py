@@ -123,7 +123,7 @@ class ControlRow:
 @dataclass(frozen=True, slots=True)
 class StreamAborts:
     """Stream Aborts of one file without other control messages between them, as parallel arrays: the xids of the
-    top-level transactions, and the xids that were aborted. One night may have a million of them."""
+    top-level transactions, and the xids that were aborted. One run may have a million of them."""
 
     ordinal: int
     xids: Xids

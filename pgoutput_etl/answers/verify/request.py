@@ -140,5 +140,5 @@ def refuse_commits_between(lsn: int, reached: int, next_commit: int | None) -> N
         raise RunError(
             f"--at {format_lsn(lsn)}: no batch ended there. The batch before it ended at {format_lsn(reached)}, "
             f"and the next batch applied the commit at {format_lsn(next_commit)}. Take the rows at an LSN at which a "
-            "night ends (its --endpos), or without writes until the next night"
+            "run ends (its --endpos), or without writes until the next run"
         )

@@ -84,7 +84,7 @@ class Commands:
         return LoadStep("load the rows from before the slot", job_line(self.config, "snapshot", *options))
 
     def apply(self) -> LoadStep:
-        return LoadStep("apply the changes since, now and every night", job_line(self.config, "apply"))
+        return LoadStep("apply the changes since, now and regularly", job_line(self.config, "apply"))
 
 
 def _line(*words: str) -> str:
