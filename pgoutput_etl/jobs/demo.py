@@ -58,12 +58,11 @@ def _prepare(folder: Path) -> Path:
 
 
 def _applied(config: Config, output: OutputOptions) -> RunReport:
-    from pgoutput_etl.work.batch import Watch, World
-    from pgoutput_etl.work.files.pipeline import apply_run
+    from pgoutput_etl.work.files.pipeline import apply
     from pgoutput_etl.work.files.report import RunReport
 
     with session("demo", config, is_light=True) as spark:
-        return RunReport(apply_run(World.of(spark, config), Watch(ProgressPrinter(output.quiet))))
+        return RunReport(apply(spark, config, ProgressPrinter(output.quiet)))
 
 
 def _print(report: RunReport, folder: Path, file: Path) -> None:
