@@ -70,7 +70,7 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
                 progress(f"run {run + 1} of {runs}: {tables} tables change")
                 nights.land(tables)
                 measured.append(_measured("warm", tables, lambda: run_job(spark, config, no_progress)))
-        follower = Follower(World.of(spark, config), Watch(), 0, lambda _: None, lambda: None)
+        follower = Follower(World.of(spark, config), Watch(), lambda _: None, lambda: None)
         follower.look()
         for run in range(runs):
             for tables in (1, _FOLLOWED, 0):

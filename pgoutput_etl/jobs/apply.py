@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from pgoutput_etl.config.settings import Config, Metrics
-from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.console import ProgressPrinter, print_to_stderr
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command, session
+from pgoutput_etl.exit_codes import worst_code
+from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, SourceOutcome, job_command, session
 from pgoutput_etl.jobs.each_source import SourceUse
 from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
+    from pgoutput_etl.work.files.follow import Follower
     from pgoutput_etl.work.files.report import RunSummary
 
 
@@ -64,7 +68,16 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
 
 def _follow(interval: timedelta, config: Config, output: OutputOptions) -> PrintedReport:
     from pgoutput_etl.answers.next_commands import inspected
-    from pgoutput_etl.work.files.follow import batch_json, batch_line, follow, stop_signal
+    from pgoutput_etl.work.files.follow import follow, stop_signal
+
+    progress = ProgressPrinter(output.quiet)
+    with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
+        report = follow(spark, config, interval.total_seconds(), is_stopping, _batch_printer(output), progress)
+    return PrintedReport.of(report, lambda ended: print(ended.line()))
+
+
+def _batch_printer(output: OutputOptions, heading: str = "") -> Callable[[RunSummary], None]:
+    from pgoutput_etl.work.files.follow import batch_json, batch_line
     from pgoutput_etl.work.files.report import print_summary
 
     def print_batch(batch: RunSummary) -> None:
@@ -74,16 +87,52 @@ def _follow(interval: timedelta, config: Config, output: OutputOptions) -> Print
                 return
             if batch.exit_code:
                 print_summary(batch)
-            print(batch_line(batch))
+            print(f"{heading}{batch_line(batch)}")
+
+    return print_batch
+
+
+def _follow_each(request: ApplyRequest, configs: Sequence[Config], output: OutputOptions) -> int | None:
+    """Follows several sources in turns, until SIGTERM, or until an error in one of them, after the others' polls."""
+    if request.follow is None:
+        return None
+    from pgoutput_etl.answers.next_commands import inspected
+    from pgoutput_etl.work.files.follow import Follower, polls, stop_signal
 
     progress = ProgressPrinter(output.quiet)
-    with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
-        report = follow(spark, config, interval.total_seconds(), is_stopping, print_batch, progress)
-    return PrintedReport.of(report, lambda ended: print(ended.line()))
+    outcomes = [SourceOutcome("apply", config, has_others=True) for config in configs]
+    for config in configs:
+        _check_metrics(config)
+    with stop_signal(progress) as is_stopping, session("apply", configs[0]) as spark:
+        printers = [_batch_printer(output, f"{config.source.name}: ") for config in configs]
+        followers = [Follower.of(spark, c, is_stopping, p, progress) for c, p in zip(configs, printers, strict=True)]
+        for _ in polls(request.follow.total_seconds(), is_stopping):
+            for follower, outcome in zip(followers, outcomes, strict=True):
+                if not is_stopping():
+                    with outcome, inspected(outcome.config):
+                        follower.look()
+                    if outcome.failed:
+                        print_to_stderr(f"source {outcome.config.source.name}: this error ends the process")
+            if any(outcome.failed for outcome in outcomes):
+                break
+    return _print_ended(outcomes, followers, output)
+
+
+def _print_ended(outcomes: Sequence[SourceOutcome], followers: Sequence[Follower], output: OutputOptions) -> int:
+    for outcome, follower in zip(outcomes, followers, strict=True):
+        if not outcome.failed:
+            outcome.printed = PrintedReport.of(follower.ended(), lambda ended: print(ended.line()))
+            outcome.print(output)
+    worst = worst_code([outcome.exit_code for outcome in outcomes])
+    if output.json:
+        ended = {"stopped": True, "sources": [outcome.values() for outcome in outcomes], "exit_code": worst}
+        with StandardOutput():
+            print(json.dumps(ended))
+    return worst
 
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-EACH_SOURCE: SourceUse[ApplyRequest] = SourceUse(lambda request: request.follow is not None)
+EACH_SOURCE: SourceUse[ApplyRequest] = SourceUse(lambda _: False)
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _apply, sources=EACH_SOURCE)
+COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _apply, sources=EACH_SOURCE, at_once=_follow_each)

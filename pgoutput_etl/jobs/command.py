@@ -236,6 +236,9 @@ class PrintedReport:
 
 Job: TypeAlias = Callable[[Q, Config, OutputOptions], PrintedReport]
 
+# Works on several sources at the same time, and returns the exit code; None if the request is for one after another.
+AtOnce: TypeAlias = Callable[[Q, Sequence[Config], OutputOptions], int | None]
+
 SparkJob: TypeAlias = "Callable[[SparkSession, Config, Q, Progress], PrintedReport]"
 
 
@@ -247,6 +250,7 @@ def job_command(
     work: Job[Q],
     extra: tuple[click.Option, ...] = (),
     sources: SourceUse[Q] | None = None,
+    at_once: AtOnce[Q] | None = None,
 ) -> Command:
     """The command of a job with a configuration. It prints the job's report or error. sources: for a job that accepts
     several."""
@@ -258,12 +262,14 @@ def job_command(
         for own in requests:
             check_options(own)
         has_others = len(configs) > 1
+        if has_others and at_once is not None and (code := at_once(request, configs, output)) is not None:
+            return code
         outcomes = []
         with one_session() if has_others else nullcontext():
             for own, config in zip(requests, configs, strict=True):
                 if has_others:
                     print_to_stderr(f"source {config.source.name}")
-                with _Outcome(name, config, has_others) as outcome:
+                with SourceOutcome(name, config, has_others) as outcome:
                     outcome.printed = work(own, config, output)
                 outcome.print(output)
                 outcomes.append(outcome)
@@ -273,7 +279,7 @@ def job_command(
 
 
 @dataclass(slots=True)
-class _Outcome:
+class SourceOutcome:
     """The result for one source: a report, or the exit code of an error, which has been printed. has_others: an error
     in this source doesn't stop the others."""
 
@@ -284,7 +290,7 @@ class _Outcome:
     failed: int = 0
     code: ErrorCode | None = None
 
-    def __enter__(self) -> _Outcome:
+    def __enter__(self) -> SourceOutcome:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
@@ -312,7 +318,7 @@ class _Outcome:
         return values if self.code is None else {**values, "code": str(self.code)}
 
 
-def _print_together(outcomes: Sequence[_Outcome], output: OutputOptions) -> int:
+def _print_together(outcomes: Sequence[SourceOutcome], output: OutputOptions) -> int:
     """Prints several sources' JSON. Returns the worst exit code."""
     worst = worst_code([outcome.exit_code for outcome in outcomes])
     if output.json:

@@ -85,12 +85,11 @@ class FollowReport:
 
 @dataclass(slots=True)
 class Follower:
-    """seconds: from the start of one poll to the start of the next. report: called with each applied batch. keep_up:
-    compacts the ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
+    """report: called with each applied batch. keep_up: compacts the ledger. load_missing: loads the rows of tables that
+    appeared without them, if configured."""
 
     world: World
     watch: Watch
-    seconds: float
     report: Callable[[RunSummary], None]
     keep_up: Callable[[], object]
     load_missing: Callable[[], object] = lambda: None
@@ -99,17 +98,28 @@ class Follower:
     looked_at: float = 0.0
     batches: int = 0
 
-    def follow(self) -> FollowReport:
-        """Polls until the watch stops it. Raises PgoutputEtlError, except if another run is active."""
-        while not self.watch.is_stopping():
-            began = time.monotonic()
-            self.look()
-            while not self.watch.is_stopping() and (left := began + self.seconds - time.monotonic()) > 0:
-                time.sleep(min(left, _NAP))
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        config: Config,
+        is_stopping: Callable[[], bool],
+        report: Callable[[RunSummary], None],
+        progress: Progress,
+    ) -> Follower:
+        """Batches have limits, so `is_stopping` and other runs don't wait for a whole backlog."""
+        limit = config.merge.max_transactions or MOST_TRANSACTIONS
+        config = replace(config, merge=replace(config.merge, max_transactions=limit))
+        request = MaintainRequest((), ("optimize", "checkpoint"), execute=True)
+        keep_up = partial(maintain, spark, config, request, no_progress)
+        load_missing = partial(load_missing_rows, spark, config, progress)
+        return cls(World.of(spark, config), Watch(progress, is_stopping=is_stopping), report, keep_up, load_missing)
+
+    def ended(self) -> FollowReport:
         return FollowReport(self.batches, self.last)
 
     def look(self) -> None:
-        """Polls once: applies new files, unless another run is active."""
+        """Polls once: applies new files, unless another run is active. Raises PgoutputEtlError."""
         config = self.world.config
         with RunRecorder(config.source.name, config.metrics, config.notify, is_look=True) as recorder:
             try:
@@ -162,14 +172,19 @@ def follow(
 ) -> FollowReport:
     """Applies new files every `seconds` seconds, until `is_stopping`. report: called with each batch. Raises
     PgoutputEtlError, except if another run is active."""
-    limit = config.merge.max_transactions or MOST_TRANSACTIONS
-    config = replace(config, merge=replace(config.merge, max_transactions=limit))
-    watch = Watch(progress, is_stopping=is_stopping)
-    keep_up = partial(
-        maintain, spark, config, MaintainRequest((), ("optimize", "checkpoint"), execute=True), no_progress
-    )
-    load_missing = partial(load_missing_rows, spark, config, progress)
-    return Follower(World.of(spark, config), watch, seconds, report, keep_up, load_missing).follow()
+    follower = Follower.of(spark, config, is_stopping, report, progress)
+    for _ in polls(seconds, is_stopping):
+        follower.look()
+    return follower.ended()
+
+
+def polls(seconds: float, is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """Yields when a poll is due. seconds: from the start of one to the start of the next."""
+    while not is_stopping():
+        began = time.monotonic()
+        yield
+        while not is_stopping() and (left := began + seconds - time.monotonic()) > 0:
+            time.sleep(min(left, _NAP))
 
 
 def batch_line(summary: RunSummary) -> str:

@@ -111,7 +111,6 @@ def test_one_source_of_several_runs_as_if_it_were_alone(config: str, capsys: pyt
 def test_other_jobs_and_what_is_for_one_source_ask_for_it(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_with({}, None).main("apply", ["--config", config]) == 2
     for job, *options in (
-        ("apply", "--follow", "60s"),
         ("status", "--html", "page.html"),
         ("verify", "--server", "postgresql://db/shop"),
         ("backfill", "--tables", "*"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,25 @@ def test_all_sources_of_a_file_in_one_session(
     files = {path.name for path in tmp_path.glob("a*.prom")}
     assert files == {"a.prom", "a.maintain.prom", "a.backfill.prom"}
     assert 'pgoutput_etl_run_batches{source="a"} 1.0' in (tmp_path / "a.prom").read_text()
+
+    @contextmanager
+    def stop_after_c(_: object) -> Iterator[Callable[[], bool]]:
+        yield lambda: published("c").count(("apply", 0, 2)) == 2
+
+    monkeypatch.setattr("pgoutput_etl.work.files.follow.stop_signal", stop_after_c)
+    follow = ["apply", "--config", config, "--quiet", "--follow", "1s"]
+    assert main([*follow, "--json"]) == 0
+    batch, ended = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (batch["source"], batch["batch"]) == ("c", 2)
+    assert (ended["stopped"], ended["exit_code"]) == (True, 0)
+    assert [(s["source"], s["report"]["batches"]) for s in ended["sources"]] == [("a", 0), ("gone", 0), ("c", 1)]
+    assert rows("c", "t") == ["3", "5"]
+
+    (tmp_path / "in" / "gone").rmdir()
+    land(tmp_path, "c", 3, "6")
+    monkeypatch.setattr("pgoutput_etl.work.files.follow.stop_signal", lambda _: nullcontext(lambda: False))
+    assert main(follow) == 2, "an error in one source ends the process, after the others' polls"
+    printed = capsys.readouterr()
+    assert "source gone: this error ends the process" in printed.err
+    assert "c: Batch 3: 1 file, 1 transaction" in printed.out
+    assert "source c\nStopped after 1 batch." in printed.out

@@ -60,7 +60,7 @@ def landed(nights: Nights) -> Landed:
     def keep_up() -> None:
         kept_up.append(len(batches))
 
-    follower = Follower(world, watch, 0, lambda summary: batches.append(summary.batch), keep_up)
+    follower = Follower(world, watch, lambda summary: batches.append(summary.batch), keep_up)
     return Landed(nights, follower, batches, steps, kept_up=kept_up)
 
 
