@@ -529,3 +529,25 @@ def test_small_tables_of_sparks_own_catalog_are_merged_on_the_driver(nights: Nig
     assert [tuple(row)[:2] for row in spark.table(place(nights, "two")).collect()] == [("1", "b")]
     maintained = maintain(spark, job.loaded(), MaintainRequest())
     assert {own.name: own.before.files for own in maintained.tables if own.name.endswith(".two")} == {"public.two": 1}
+
+
+@pytest.mark.soak
+def test_readers_auto_turns_a_feature_on_once(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = in_catalog(spark, tmp_path, landing, "target.readers=auto")
+
+    def properties() -> dict[str, str]:
+        rows = spark.sql(f"SHOW TBLPROPERTIES {place(nights, 't')}").collect()
+        return {row["key"]: row["value"] for row in rows}
+
+    nights.night(transaction(1, 0x100, table("id", "v", "z"), insert("1", "a", "z")))
+    assert properties().get("delta.columnMapping.mode", "none") == "none"
+    for number, name in ((2, "w"), (3, "x")):
+        nights.land(transaction(number, 0x100 * number, table("id", name, "z"), insert(str(number), "b", "z")))
+        former = "v" if name == "w" else "w"
+        need = f"column mapping on: column {former!r} is renamed"
+        expected = [need] if name == "w" else []
+        planned = [text for t in plan(spark, nights.job.loaded()).tables for text in t.layout if " on: " in text]
+        noted = [note for t in nights.job.run().tables for note in t.notes if " on: " in note]
+        assert (planned, noted) == (expected, expected)
+        assert properties()["delta.columnMapping.mode"] == "name"
+    assert values(nights, "t") == [("1", "a", "z"), ("2", "b", "z"), ("3", "b", "z")]
