@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def one_letter(texts: pa.Array) -> npt.NDArray[np.uint8]:
     return codes
 
 
-_TYPES = {field.name: field.type for field in MESSAGE_SCHEMA}
+_ROW = pa.struct(list(MESSAGE_SCHEMA))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +95,7 @@ class ScanError:
 
 def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Message rows from some of their fields. Like RecordBatch.from_pylist, but takes a fraction of the time."""
-    present = set().union(*rows)
-    columns = [
-        pa.array([row.get(name) for row in rows], kind) if name in present else _nulls(len(rows), kind)
-        for name, kind in _TYPES.items()
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
-
-
-@lru_cache(maxsize=64)
-def _nulls(count: int, kind: pa.DataType) -> pa.Array:
-    return pa.nulls(count, kind)
+    return pa.RecordBatch.from_struct_array(pa.array(rows, _ROW))
 
 
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
