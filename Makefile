@@ -64,8 +64,8 @@ simulate: $(stamp) ## run the simulation of nights that fail: SEEDS=100000 FIRST
 matrix: java $(stamp) ## install and test the package with each supported Spark: SPARK=4.1
 	$(venv)/bin/python -m tools.matrix $(SPARK)
 
-dist: java $(stamp) ## build the sdist and the wheel in build/dist, and run the demo from each
-	$(venv)/bin/python -m tools.dist
+dist: java $(stamp) ## build the sdist and the wheel in build/dist, and run the demo from each: REPOSITORY=https://…
+	$(venv)/bin/python -m tools.dist $(REPOSITORY)
 
 neighbors: java $(stamp) ## test the outputs for dbt, Dagster, and Airflow with these tools: TOOLS=dbt
 	$(venv)/bin/python -m tools.neighbors $(TOOLS)

@@ -1,21 +1,48 @@
 """Builds the sdist and the wheel, installs each into an empty environment, and runs the demo from it.
 
-    make dist                            # build/dist/*.tar.gz and *.whl, to publish
+    make dist                                      # build/dist/*.tar.gz and *.whl
+    make dist REPOSITORY=https://example.org/etl   # to publish: with its addresses, and links that hold on PyPI
 
 Each environment has the pinned versions and nothing from this clone, and the demo runs in a separate folder.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from pgoutput_etl import __version__
 from tools.matrix import build, copy_repository, environment, own_environ
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "dist"
+_RELATIVE = re.compile(r"(!\[[^\]]*\]|\])\((?!\w+:|#)([^)\s]+)\)")  # a picture, or the end of a link
+
+
+def add_addresses(source: Path, repository: str) -> None:
+    """Names the repository in the packages' metadata, and makes README's links absolute, as PyPI shows only README.
+    repository: its URL, with files of a tag below /blob/TAG/ and /raw/TAG/, as on GitHub and GitLab."""
+    files = f"{repository}/{{}}/v{__version__}"
+
+    def absolute(link: re.Match[str]) -> str:
+        base = files.format("raw" if link[1].startswith("!") else "blob")
+        return f"{link[1]}({base}/{link[2]})"
+
+    readme, project = source / "README.md", source / "pyproject.toml"
+    readme.write_text(_RELATIVE.sub(absolute, readme.read_text(encoding="utf-8")), encoding="utf-8")
+    pages = files.format("blob")
+    addresses = {
+        "Homepage": repository,
+        "Documentation": f"{pages}/docs/getting-started.md",
+        "Changelog": f"{pages}/CHANGELOG.md",
+        "Issues": f"{repository}/issues",
+    }
+    urls = "".join(f'{name} = "{url}"\n' for name, url in addresses.items())
+    settings = project.read_text(encoding="utf-8")
+    project.write_text(settings.replace("[project.scripts]", f"[project.urls]\n{urls}\n[project.scripts]"), "utf-8")
 
 
 def runs_the_demo(package: Path, folder: Path) -> bool:
@@ -30,6 +57,9 @@ def main() -> int:
     source = FOLDER / "source"
     source.mkdir(parents=True)
     copy_repository(source)
+    repository = sys.argv[1].rstrip("/") if len(sys.argv) > 1 else None
+    if repository is not None:
+        add_addresses(source, repository)
     packages = build(source, FOLDER)
     shutil.rmtree(source)
     passed = True
@@ -40,6 +70,8 @@ def main() -> int:
         print(f"{package.relative_to(ROOT)}: {'the demo ran' if has_passed else 'the demo FAILED'}", flush=True)
         passed = passed and has_passed
         shutil.rmtree(folder)
+    if repository is None:
+        print("Not to publish: without REPOSITORY, they name no address, and README's links don't hold on PyPI.")
     return 0 if passed else 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter, print_to_stderr
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.exit_codes import worst_code
-from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, SourceOutcome, job_command, session
+from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, SourceOutcome, job_command, print_together, session
 from pgoutput_etl.jobs.each_source import SourceUse
 from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
@@ -123,12 +121,7 @@ def _print_ended(outcomes: Sequence[SourceOutcome], followers: Sequence[Follower
         if not outcome.failed:
             outcome.printed = PrintedReport.of(follower.ended(), lambda ended: print(ended.line()))
             outcome.print(output)
-    worst = worst_code([outcome.exit_code for outcome in outcomes])
-    if output.json:
-        ended = {"stopped": True, "sources": [outcome.values() for outcome in outcomes], "exit_code": worst}
-        with StandardOutput():
-            print(json.dumps(ended))
-    return worst
+    return print_together(outcomes, output, indent=None, stopped=True)
 
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"

@@ -273,7 +273,7 @@ def job_command(
                     outcome.printed = work(own, config, output)
                 outcome.print(output)
                 outcomes.append(outcome)
-        return _print_together(outcomes, output) if has_others else outcomes[0].exit_code
+        return print_together(outcomes, output) if has_others else outcomes[0].exit_code
 
     return Command(name, description, example, (SourceOptions, request, OutputOptions), run, extra)
 
@@ -318,12 +318,15 @@ class SourceOutcome:
         return values if self.code is None else {**values, "code": str(self.code)}
 
 
-def _print_together(outcomes: Sequence[SourceOutcome], output: OutputOptions) -> int:
-    """Prints several sources' JSON. Returns the worst exit code."""
+def print_together(
+    outcomes: Sequence[SourceOutcome], output: OutputOptions, indent: int | None = 2, **more: Any
+) -> int:
+    """Prints several sources' JSON. Returns the worst exit code. indent: None for a single line."""
     worst = worst_code([outcome.exit_code for outcome in outcomes])
     if output.json:
+        values = {**more, "sources": [outcome.values() for outcome in outcomes], "exit_code": worst}
         with StandardOutput():
-            print(json.dumps({"sources": [outcome.values() for outcome in outcomes], "exit_code": worst}, indent=2))
+            print(json.dumps(values, indent=indent))
     return worst
 
 
@@ -355,11 +358,12 @@ def spark_command(
 
 def published(job: str, config: Config, run: Callable[[], PrintedReport]) -> PrintedReport:
     """Runs the job, and publishes its metrics, lineage, and notifications."""
+    from pgoutput_etl.load.summary import NO_CHANGES
     from pgoutput_etl.work.files.recorder import RunRecorder
 
     with RunRecorder(config.source.name, config.metrics, config.notify, job=job) as recorder:
         done = run()
-        recorder.job_done(done.report.exit_code, *(() if done.changed is None else (done.changed,)))
+        recorder.job_done(done.report.exit_code, done.changed or NO_CHANGES)
     return done
 
 

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from pgoutput_etl import __version__
 from pgoutput_etl.spark.packages import SPARKS
 from tests.project.test_readme import shell_environment
-from tools import matrix
+from tools import dist, matrix
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "pgoutput_etl" / "answers" / "page"
@@ -76,6 +76,22 @@ def test_the_metadata_of_the_wheel(packages: tuple[Path, Path]) -> None:
     assert f"## [{__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert str(metadata.get_payload()).startswith("# pgoutput_etl")
+
+
+def test_published_packages_have_addresses_and_links_that_hold(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    dist.add_addresses(tmp_path, "https://example.org/etl")
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)", readme)
+    assert all(target.startswith("https://") for target in targets)
+    own = [target.partition(f"/v{__version__}/")[2] for target in targets if target.startswith("https://example.org/")]
+    assert len(own) > 20
+    assert [path for path in own if not (ROOT / path).exists()] == []
+    assert f"](https://example.org/etl/raw/v{__version__}/docs/img/demo.svg)" in readme
+    settings = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    assert '[project.urls]\nHomepage = "https://example.org/etl"\n' in settings
+    assert f'"https://example.org/etl/blob/v{__version__}/CHANGELOG.md"' in settings
 
 
 @dataclass(frozen=True, slots=True)
