@@ -19,7 +19,7 @@ PICTURES = ROOT / "docs" / "img"
 DEMO = "pgoutput-etl-demo"
 PAGES: Mapping[str, tuple[str, ...]] = {
     "status": ("status", "--config", f"{DEMO}/shop.yaml", "--html", "status.html"),
-    "undo": ("undo", "--config", f"{DEMO}/shop.yaml", "--xid", "2175", "--out", "undo.html"),
+    "undo": ("undo", "--config", f"{DEMO}/shop.yaml", "--xid", "2175", "--out", "undo.sql"),
 }
 _WIDTH, _HEIGHT, _MARGIN = 1000, 3000, 24  # pixels
 
@@ -33,6 +33,8 @@ def trimmed(picture: Image.Image) -> Image.Image:
 
 
 def take(page: Path, picture: Path) -> None:
+    if not page.is_file():  # Chromium shows folders, too
+        raise SystemExit(f"{page}: no such page")
     subprocess.run(
         [
             *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from pgoutput_etl.config.settings import Config, Metrics
-from pgoutput_etl.console import ProgressPrinter, print_to_stderr
+from pgoutput_etl.console import Progress, ProgressPrinter, print_to_stderr
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, SourceOutcome, job_command, print_together, session
-from pgoutput_etl.jobs.each_source import SourceUse
+from pgoutput_etl.jobs.each_source import SourceUse, one_session
 from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
@@ -94,34 +95,47 @@ def _follow_each(request: ApplyRequest, configs: Sequence[Config], output: Outpu
     """Follows several sources in turns, until SIGTERM, or until an error in one of them, after the others' polls."""
     if request.follow is None:
         return None
-    from pgoutput_etl.answers.next_commands import inspected
+    from pgoutput_etl.spark.session import is_running
     from pgoutput_etl.work.files.follow import Follower, polls, stop_signal
 
-    progress = ProgressPrinter(output.quiet)
-    outcomes = [SourceOutcome("apply", config, has_others=True) for config in configs]
     for config in configs:
         _check_metrics(config)
-    with stop_signal(progress) as is_stopping, session("apply", configs[0]) as spark:
-        printers = [_batch_printer(output, f"{config.source.name}: ") for config in configs]
-        followers = [Follower.of(spark, c, is_stopping, p, progress) for c, p in zip(configs, printers, strict=True)]
+    progress = ProgressPrinter(output.quiet)
+    with stop_signal(progress) as is_stopping, one_session(), session("apply", configs[0]) as spark:
+        followed = []
+        for config in configs:
+            name = config.source.name
+            own_progress, printer = partial(_named, progress, name), _batch_printer(output, f"{name}: ")
+            follower = Follower.of(spark, config, is_stopping, printer, own_progress)
+            followed.append((SourceOutcome("apply", config, has_others=True), follower))
         for _ in polls(request.follow.total_seconds(), is_stopping):
-            for follower, outcome in zip(followers, outcomes, strict=True):
-                if not is_stopping():
-                    with outcome, inspected(outcome.config):
-                        follower.look()
-                    if outcome.failed:
-                        print_to_stderr(f"source {outcome.config.source.name}: this error ends the process")
-            if any(outcome.failed for outcome in outcomes):
+            for outcome, follower in followed:
+                if not is_stopping() and is_running(spark):
+                    _poll(outcome, follower)
+            if any(outcome.failed for outcome, _ in followed):
                 break
-    return _print_ended(outcomes, followers, output)
+    return _print_ended(followed, output)
 
 
-def _print_ended(outcomes: Sequence[SourceOutcome], followers: Sequence[Follower], output: OutputOptions) -> int:
-    for outcome, follower in zip(outcomes, followers, strict=True):
+def _named(progress: Progress, source: str, text: str) -> None:
+    progress(f"{source}: {text}")
+
+
+def _poll(outcome: SourceOutcome, follower: Follower) -> None:
+    from pgoutput_etl.answers.next_commands import inspected
+
+    with outcome, inspected(outcome.config):
+        follower.look()
+    if outcome.failed:
+        print_to_stderr(f"source {outcome.config.source.name}: this error ends the process")
+
+
+def _print_ended(followed: Sequence[tuple[SourceOutcome, Follower]], output: OutputOptions) -> int:
+    for outcome, follower in followed:
         if not outcome.failed:
             outcome.printed = PrintedReport.of(follower.ended(), lambda ended: print(ended.line()))
             outcome.print(output)
-    return print_together(outcomes, output, indent=None, stopped=True)
+    return print_together([outcome for outcome, _ in followed], output, indent=None, stopped=True)
 
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"

@@ -39,7 +39,7 @@ class TableSummary:
 @dataclass(frozen=True, slots=True)
 class ChangedTables:
     """The tables that a job changed, and their conditions. A table of several batches has several summaries. columns:
-    by table; none if they are the same as after the last apply."""
+    by table, of those that apply wrote."""
 
     tables: tuple[TableSummary, ...] = ()
     conditions: tuple[TableCondition, ...] = ()

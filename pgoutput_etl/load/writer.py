@@ -439,7 +439,7 @@ def _may_follow_other_commits(written: WriteResult, span: SchemaSpan, task: Tabl
 
 def _notes(task: TableTask, written: WriteResult) -> list[str]:
     notes = [str(change) for _, change in task.schema_changes]
-    if len(task.spans) > 1 and rows_before_span(task, 0) is TargetRows.ROWS and written.updated:
+    if len(task.spans) > 1 and not counts_rows(task) and (written.updated or written.deleted):
         notes.append(f"rows counted in each of {len(task.spans)} commits")
     if task.changes.truncates:
         notes.append("truncated")

@@ -25,7 +25,7 @@ from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.targets.condition import conditions_of
-from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.work.batch import Nothing, Prepared, Watch, run
 from pgoutput_etl.work.erasure.find import FoundChanges
@@ -227,8 +227,12 @@ class _Forget(Prepared[ForgetSummary]):
     def _changed(self) -> ChangedTables:
         states = [self.states[oid] for oid in self.order.oids if oid in self.states]
         tables = [
-            TableSummary(s.schema, s.table, str(s.path), s.version, s.rows or 0, deleted=self.rows.get(s.oid, 0))
-            for s in states
+            TableSummary(
+                *(state.schema, state.table, str(state.path), state.version, state.rows or 0),
+                deleted=self.rows.get(state.oid, 0),
+                held=state.reason if state.status == HELD else None,
+            )
+            for state in states
         ]
         return ChangedTables(tuple(tables), conditions_of(states, self.archive.config))
 

@@ -94,7 +94,7 @@ class RunRecorder:
         self.publisher.end(EndedRun(metrics, written, found_nothing=self.is_look and not found_files))
 
     def job_done(self, exit_code: int, changed: ChangedTables = NO_CHANGES) -> None:
-        if exit_code == EXIT_TRY_LATER:
+        if exit_code == EXIT_TRY_LATER and not changed.tables:
             self.publisher.abort()
             return
         _, seconds, now = self._measured()

@@ -52,7 +52,7 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
         relation.name,
         str(task.path),
         change_counts(task.changes),
-        is_exact=task.state is None or task.changes.truncated_at is not None,
+        is_exact=len(task.spans) == 1 and (task.state is None or task.changes.truncated_at is not None),
         is_new=task.state is None and not task.replaces,
         has_key=not task.shape.is_bag,
         schema_changes=tuple(str(change) for _, change in task.schema_changes),
@@ -75,7 +75,7 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
         return replace(table, held=held_reason(error, step, plan.path_of, partial(is_running, plan.rows.spark)))
     inserted, updated, deleted = (effects[name] for name in ROW_OPERATIONS)
     if counts_rows(task):
-        inserted, updated, deleted = inserted - deleted, 0, 0
+        inserted, updated, deleted = max(inserted - deleted, 0), 0, 0  # later spans may delete rows never inserted
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
 

@@ -87,7 +87,8 @@ class SettledRepair:
     @property
     def changed(self) -> ChangedTables:
         conditions = conditions_of([result.state for result in self._results], self.config)
-        return ChangedTables(tuple(result.summary for result in self._results), conditions)
+        summaries = (result.summary for result in self._results)
+        return ChangedTables(tuple(summary for summary in summaries if summary.changed_rows), conditions)
 
     def mend(
         self, answer: ServerAnswer, tables: Sequence[VerifiedTable], found: Sequence[SettledTable]

@@ -26,7 +26,7 @@ from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.targets.plan import TableState, may_lack_rows
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.files.pipeline import apply
-from pgoutput_etl.work.files.report import RunReport
+from pgoutput_etl.work.files.report import RunReport, RunSummary
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands
@@ -112,8 +112,9 @@ class Start:
     def load(self, spark: SparkSession, config: Config) -> StartSummary:
         """Loads tables that lack rows and applies landed files. Raises PgoutputEtlError."""
         ledger = DeltaLedger.of(spark, config)
+        earlier: list[RunSummary] = []
         if ledger.batches.last() is not None:  # a table that has appeared since may be complete
-            apply(spark, config, self.progress)
+            earlier = [batch for batch in apply(spark, config, self.progress) if batch.files]
         last = ledger.batches.last()
         states = {} if last is None else last.tables
         missing = [t.name for t in self._wanted(self.server.facts(), config) if _lacks_rows(t, states)]
@@ -123,7 +124,7 @@ class Start:
             patterns = tuple(map(pattern_of, missing))
             request = SnapshotRequest(patterns, server=self.request.server, slot=self.request.slot)
             loaded = snapshot(spark, config, request, self.progress)
-        runs = RunReport(apply(spark, config, self.progress))
+        runs = RunReport([*earlier, *apply(spark, config, self.progress)])
         return StartSummary(config.source.name, snapshot=loaded, runs=runs, remarks=self.server.remarks())
 
     def _wanted(self, facts: SourceServer, config: Config) -> list[SourceTable]:

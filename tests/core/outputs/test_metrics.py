@@ -279,6 +279,9 @@ def test_another_job_leaves_what_apply_has_said(tmp_path: Path) -> None:
         raise AnotherRunError("x")
     with RunRecorder("shop", metrics, job="verify") as recorder:
         recorder.job_done(75)
+    with RunRecorder("shop", Metrics(json=str(tmp_path / "repaired.jsonl")), job="verify") as recorder:
+        recorder.job_done(75, ChangedTables((TABLE,)))
+    assert json.loads((tmp_path / "repaired.jsonl").read_text())["rows"]["inserted"] == 7, "it has written"
     with pytest.raises(RunError), RunRecorder("shop", metrics, job="maintain"):
         raise RunError("x")
     runs = [json.loads(line) for line in lines.read_text().splitlines()]
