@@ -108,11 +108,13 @@ def _follow_each(request: ApplyRequest, configs: Sequence[Config], output: Outpu
             own_progress, printer = partial(_named, progress, name), _batch_printer(output, f"{name}: ")
             follower = Follower.of(spark, config, is_stopping, printer, own_progress)
             followed.append((SourceOutcome("apply", config, has_others=True), follower))
+        has_failed = False
         for _ in polls(request.follow.total_seconds(), is_stopping):
             for outcome, follower in followed:
-                if not is_stopping() and is_running(spark):
-                    _poll(outcome, follower)
-            if any(outcome.failed for outcome, _ in followed):
+                if is_stopping() or (has_failed and not is_running(spark)):
+                    break
+                has_failed = not _polled(outcome, follower) or has_failed
+            if has_failed:
                 break
     return _print_ended(followed, output)
 
@@ -121,13 +123,15 @@ def _named(progress: Progress, source: str, text: str) -> None:
     progress(f"{source}: {text}")
 
 
-def _poll(outcome: SourceOutcome, follower: Follower) -> None:
+def _polled(outcome: SourceOutcome, follower: Follower) -> bool:
+    """False after an error, which has been printed."""
     from pgoutput_etl.answers.next_commands import inspected
 
     with outcome, inspected(outcome.config):
         follower.look()
     if outcome.failed:
         print_to_stderr(f"source {outcome.config.source.name}: this error ends the process")
+    return not outcome.failed
 
 
 def _print_ended(followed: Sequence[tuple[SourceOutcome, Follower]], output: OutputOptions) -> int:

@@ -45,6 +45,7 @@ class StartSummary:
             return loaded
         batches = self.runs.batches
         tables = [*loaded.tables, *(table for batch in batches for table in batch.tables)]
+        tables.sort(key=lambda table: table.version)  # as they were written: batches may have come before the load
         columns = {name: columns for batch in batches for name, columns in batch.columns.items()}
         return ChangedTables(tuple(tables), tuple(batches[-1].conditions), columns)
 
