@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pgoutput_etl.answers.command_line import seen_from_here
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.load.summary import NO_CHANGES, ChangedTables
@@ -142,7 +143,8 @@ def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None 
     )
     if not summary.executed:
         if summary.newest is not None:
-            print_parts([f"The newest file is rewritten, too: no receiver may have it open: {summary.newest}"], console)
+            newest = seen_from_here(summary.newest)
+            print_parts([f"The newest file is rewritten, too: no receiver may have it open: {newest}"], console)
         print_parts(["Nothing was changed: --execute erases"], console)
 
 
