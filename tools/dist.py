@@ -16,10 +16,11 @@ from pathlib import Path
 
 from pgoutput_etl import __version__
 from tools.matrix import build, copy_repository, environment, own_environ
+from tools.site_pages import LINK
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "dist"
-_RELATIVE = re.compile(r"(!\[[^\]]*\]|\])\((?!\w+:|#)([^)\s]+)\)")  # a picture, or the end of a link
+_PICTURES = (".svg", ".png")
 
 
 def add_addresses(source: Path, repository: str) -> None:
@@ -28,11 +29,11 @@ def add_addresses(source: Path, repository: str) -> None:
     files = f"{repository}/{{}}/v{__version__}"
 
     def absolute(link: re.Match[str]) -> str:
-        base = files.format("raw" if link[1].startswith("!") else "blob")
-        return f"{link[1]}({base}/{link[2]})"
+        kind = "raw" if link[2].endswith(_PICTURES) else "blob"
+        return f"{link[1]}{files.format(kind)}/{link[2]}{link[3] or ''}{link[4]}"
 
     readme, project = source / "README.md", source / "pyproject.toml"
-    readme.write_text(_RELATIVE.sub(absolute, readme.read_text(encoding="utf-8")), encoding="utf-8")
+    readme.write_text(LINK.sub(absolute, readme.read_text(encoding="utf-8")), encoding="utf-8")
     pages = files.format("blob")
     addresses = {
         "Homepage": repository,

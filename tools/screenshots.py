@@ -14,12 +14,14 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image, ImageChops
 
+from pgoutput_etl.jobs.demo import BAD_DEPLOY, DemoRequest
+
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "img"
-DEMO = "pgoutput-etl-demo"
+_CONFIG = f"{DemoRequest().out}/shop.yaml"
 PAGES: Mapping[str, tuple[str, ...]] = {
-    "status": ("status", "--config", f"{DEMO}/shop.yaml", "--html", "status.html"),
-    "undo": ("undo", "--config", f"{DEMO}/shop.yaml", "--xid", "2175", "--out", "undo.sql"),
+    "status": ("status", "--config", _CONFIG, "--html", "status.html"),
+    "undo": ("undo", "--config", _CONFIG, "--xid", str(BAD_DEPLOY), "--out", "undo.sql"),
 }
 _WIDTH, _HEIGHT, _MARGIN = 1000, 3000, 24  # pixels
 

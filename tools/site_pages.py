@@ -23,7 +23,7 @@ PAGES = {
 DECISIONS = "adr/index.md"
 # The site's folder for other files of the repository that pages link to.
 FILES = PurePosixPath("files")
-_LINK = re.compile(r"(\]\()([^)#:]+)(#[^)]*)?(\))")
+LINK = re.compile(r"(\]\()([^)#:]+)(#[^)]*)?(\))")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -44,7 +44,7 @@ def linked_files() -> set[PurePosixPath]:
     files: set[PurePosixPath] = set()
     for page in pages:
         source = PurePosixPath(page.relative_to(ROOT).as_posix())
-        for _, target, _, _ in _LINK.findall(page.read_text(encoding="utf-8")):
+        for _, target, _, _ in LINK.findall(page.read_text(encoding="utf-8")):
             path = _normal(source.parent / target)
             if not path.is_relative_to("docs") and str(path) not in PAGES and (ROOT / path).is_file():
                 files.add(path)
@@ -61,7 +61,7 @@ def for_site(text: str, source: PurePosixPath) -> str:
     """The text of a file of the repository, with its links rewritten for the site."""
     in_docs = str(source.relative_to("docs")) if source.is_relative_to("docs") else ""
     page = PurePosixPath(PAGES.get(str(source), in_docs))
-    return _LINK.sub(lambda match: match[1] + _site_link(match[2], source, page) + (match[3] or "") + match[4], text)
+    return LINK.sub(lambda match: match[1] + _site_link(match[2], source, page) + (match[3] or "") + match[4], text)
 
 
 def _site_link(target: str, source: PurePosixPath, page: PurePosixPath) -> str:

@@ -17,7 +17,7 @@ from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
-    from pgoutput_etl.work.files.follow import Follower
+    from pgoutput_etl.work.files.follow import Follower, FollowReport
     from pgoutput_etl.work.files.report import RunSummary
 
 
@@ -72,6 +72,10 @@ def _follow(interval: timedelta, config: Config, output: OutputOptions) -> Print
     progress = ProgressPrinter(output.quiet)
     with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
         report = follow(spark, config, interval.total_seconds(), is_stopping, _batch_printer(output), progress)
+    return _ended(report)
+
+
+def _ended(report: FollowReport) -> PrintedReport:
     return PrintedReport.of(report, lambda ended: print(ended.line()))
 
 
@@ -137,7 +141,7 @@ def _polled(outcome: SourceOutcome, follower: Follower) -> bool:
 def _print_ended(followed: Sequence[tuple[SourceOutcome, Follower]], output: OutputOptions) -> int:
     for outcome, follower in followed:
         if not outcome.failed:
-            outcome.printed = PrintedReport.of(follower.ended(), lambda ended: print(ended.line()))
+            outcome.printed = _ended(follower.ended())
             outcome.print(output)
     return print_together([outcome for outcome, _ in followed], output, indent=None, stopped=True)
 

@@ -58,10 +58,9 @@ def verify(
 ) -> VerifySummary:
     """Like answers.verify.run.verify. With `request.repair`, writes the differences that it settles. Raises
     PgoutputEtlError."""
-    if not request.repair:
-        return run.verify(spark, config, request, progress, changed=changed_since_verified)
     repair = SettledRepair(spark, config, progress)
-    summary = run.verify(spark, config, request, progress, repair.mend, changed_since_verified)
+    mend = repair.mend if request.repair else None
+    summary = run.verify(spark, config, request, progress, mend, changed_since_verified)
     return replace(summary, changed=repair.changed)
 
 
