@@ -88,6 +88,8 @@ def overlap(one: str, other: str) -> bool:
     if not begins[1].startswith(begins[0]):
         return False
     left, right = _pieces(one), _pieces(other)
+    if _ANY in left and _ANY in right:  # what one has between its first and last `*` matches a `*` of the other
+        return _share_beginning(left, right) and _share_beginning(left[::-1], right[::-1])
     reached, seen = [(0, 0)], {(0, 0)}  # the numbers of pieces that the beginning of a name has matched
     while reached:
         i, j = reached.pop()
@@ -98,6 +100,11 @@ def overlap(one: str, other: str) -> bool:
                 seen.add(step)
                 reached.append(step)
     return False
+
+
+def _share_beginning(left: Sequence[_Piece], right: Sequence[_Piece]) -> bool:
+    """True if some text matches the pieces of both before the first `*`."""
+    return all(_share(*pair) for pair in takewhile(lambda pair: _ANY not in pair, zip(left, right, strict=False)))
 
 
 def _steps(left: Sequence[_Piece], right: Sequence[_Piece], i: int, j: int) -> Sequence[tuple[int, int]]:

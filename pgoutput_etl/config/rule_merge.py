@@ -105,13 +105,12 @@ class RuleBook:
                 _refuse_useless(self.tables)
             _refuse_equal_targets(self.tables, ignores_case)
         for placed in self.placed[len(self._defaults) :] if self._defaults else ():
-            _check_pair(self._defaults[0], placed)
+            _merged_pair(self._defaults[0], placed)
         for one, other in self._overlapping() if self.order is Rules.MERGE else ():
             general, specific = sorted((one, other), key=_rank)
-            _check_pair(general, specific)
+            rule = _merged_pair(general, specific)
             if _rank(general) == _rank(specific):
-                _check_pair(specific, general)
-                _refuse_tie(general, specific)
+                _refuse_tie(general, specific, (rule, _merged_pair(specific, general)))
 
     def _overlapping(self) -> Iterator[tuple[PlacedRule, PlacedRule]]:
         """The pairs of rules in `tables` that may match the same table."""
@@ -169,17 +168,18 @@ def _replaced(keys: frozenset[str]) -> set[str]:
     }
 
 
-def _check_pair(general: PlacedRule, specific: PlacedRule) -> None:
+def _merged_pair(general: PlacedRule, specific: PlacedRule) -> TableRule:
+    """Like `merged`, but the `mistake` names both places."""
     try:
-        merged(general.rule, specific.rule)
+        return merged(general.rule, specific.rule)
     except PydanticCustomError as error:
         found = error.context or {}
         raise mistake(f"{found['why']} (merged with {general.place})", *specific.path, *found["path"]) from None
 
 
-def _refuse_tie(one: PlacedRule, other: PlacedRule) -> None:
-    """Raises a `mistake` if the order of two equally specific rules would decide a value."""
-    results = merged(one.rule, other.rule), merged(other.rule, one.rule)
+def _refuse_tie(one: PlacedRule, other: PlacedRule, results: tuple[TableRule, TableRule]) -> None:
+    """Raises a `mistake` if the order of two equally specific rules would decide a value. results: merged in either
+    order."""
     for name in sorted(TableRule.key_fields().keys() - {"match"}):
         if getattr(results[0], name) != getattr(results[1], name):
             why = f"{one.place} is as specific, matches some of the same names, and differs: one rule must be narrower"

@@ -47,3 +47,20 @@ def test_patterns_without_a_common_name_do_not_overlap(one: str, other: str) -> 
     """With few pieces that take a character, a common name is short."""
     if len(one) + len(other) <= 4 and "[" not in one + other:
         assert overlap(one, other) == any(matches(one, name) and matches(other, name) for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("*.tenant_1_*", "*.tenant_2_*", True),
+        ("*.tenant_1", "*.tenant_2", False),
+        ("*_1.*s", "*_2.orders", True),
+        ("a*_old", "b*_old", False),
+        ("ab*ba", "ab*a", True),
+        ("ab*ba", "aba", False),
+    ],
+)
+def test_patterns_with_asterisks_overlap_if_their_beginnings_and_their_ends_do(
+    one: str, other: str, expected: bool
+) -> None:
+    assert overlap(one, other) == overlap(other, one) == expected
