@@ -14,6 +14,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.postgres import live_server
+from pgoutput_etl.work.snapshot.check_report import CheckReport
 from pgoutput_etl.work.snapshot.checks import Check
 from pgoutput_etl.work.snapshot.verify_check import check_verify
 from tests.servers.test_verify_in_use import Archive, archive_of, writers
@@ -37,9 +38,12 @@ def pause(standby: Server) -> None:
         time.sleep(0.05)
 
 
+def checklist(archive: Archive, url: str) -> CheckReport:
+    return check_verify(archive.job.spark, archive.job.loaded(), VerifyRequest(server=url, checks_only=True))
+
+
 def replay(archive: Archive, url: str) -> Check:
-    request = VerifyRequest(server=url, checks_only=True)
-    checks = {check.subject: check for check in check_verify(archive.job.spark, archive.job.loaded(), request).checks}
+    checks = {check.subject: check for check in checklist(archive, url).checks}
     assert checks.keys() == {"server", "replay", "archive"}
     return checks["replay"]
 
@@ -77,6 +81,12 @@ def test_an_idle_standby_needs_no_pause(archive: Archive) -> None:
         written = threading.Thread(target=lambda: archive.server.psql("select pg_sleep(1); delete from named"))
         url = f"postgresql://postgres@127.0.0.1:{standby.port}/postgres"
         assert replay(archive, url).status == "note"
+        archive.server.psql("create role limited login")
+        archive.apply()
+        limited = url.replace("postgres@", "limited@")
+        grant = next(step for step in checklist(archive, limited).steps if "GRANT SELECT" in step.command)
+        assert grant.text.startswith("on the primary, "), "a standby can't run it"
+        archive.server.psql("drop role limited")
         written.start()
         archive.verify(server=url, begin=True)
         written.join()

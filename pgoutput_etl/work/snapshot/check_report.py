@@ -36,7 +36,7 @@ class CheckReport:
 
 
 def check_server(server: SourceServer, config: Config, request: SnapshotRequest, coverage: Coverage) -> CheckReport:
-    commands = Commands(config, request, server.version)
+    commands = Commands(config, request, server.version, server.is_standby)
     checklist = Checklist(server, request, coverage, commands)
     checks = checklist.run()
     slot = request.slot or next((slot.name for slot in checklist.slots), DEFAULT_NAME)

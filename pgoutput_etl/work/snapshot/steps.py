@@ -16,6 +16,8 @@ from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
 _SPECIAL = re.compile(r'["$`\\!]')  # special within double quotes
 
+_ADDRESS = ("host", "hostaddr", "port")  # parameters of a URL that name the server
+
 DEFAULT_NAME = "etl"  # name of slot and publication, as in conf/landing/setup.sql
 
 # pgoutput's protocol version and options by server version, newest first
@@ -42,11 +44,15 @@ class Commands:
     config: Config
     request: SnapshotRequest
     version: int
+    is_standby: bool = False
 
     def as_superuser(self, text: str, statement: str) -> LoadStep:
+        """A standby can't run the statement: the command for it has PRIMARY in place of the server's address."""
         place, _, parameters = self.request.url.partition("?")
-        others = "&".join(part for part in parameters.split("&") if not part.startswith("user="))
-        url = f"{re.sub('//[^/@]*@', '//', place)}{'?' if others else ''}{others}"
+        address, host, omitted = ("//[^/]*", "//PRIMARY", _ADDRESS) if self.is_standby else ("//[^/@]*@", "//", ())
+        others = "&".join(p for p in parameters.split("&") if p.partition("=")[0] not in ("user", *omitted))
+        url = f"{re.sub(address, host, place)}{'?' if others else ''}{others}"
+        text = f"on the primary, {text}" if self.is_standby else text
         return LoadStep(text, _line("psql", "-U", "postgres", url, "-c", statement))
 
     def _as_user(self, statement: str) -> str:

@@ -27,7 +27,7 @@ def check_verify(spark: SparkSession, config: Config, request: VerifyRequest) ->
     request.check()
     server, tables = source_server(request.url), request.tables or ("*.*",)
     read = SnapshotRequest(tables, server=request.url, publications=request.publications)
-    commands = Commands(config, read, server.version)
+    commands = Commands(config, read, server.version, server.is_standby)
     checks = [*Checklist(server, read, Coverage(None, None), commands).of_verify()]
     checks += _of_standby(request.url) if server.is_standby else []
     checks += _of_archive(DeltaLedger.of(spark, config), server)

@@ -203,6 +203,24 @@ def test_tables(configuration: Path, table: SourceTable, status: str, text: str,
     assert text in " ".join([found.text, *(step.command for step in found.steps)])
 
 
+@pytest.mark.parametrize(
+    "server",
+    [
+        "postgresql://etl@standby:5433/shop?sslmode=require",
+        "postgresql://standby/shop?user=etl&sslmode=require",
+        "postgresql:///shop?host=/run/standby&port=5433&sslmode=require",
+    ],
+)
+def test_a_privilege_that_a_standby_lacks_is_granted_on_the_primary(configuration: Path, server: str) -> None:
+    denied = replace(SERVER, is_standby=True, tables=(replace(TABLE, may_select=False),))
+    report = check_server(denied, load_config(str(configuration)), replace(REQUEST, server=server), EMPTY)
+    [step] = [step for step in report.steps if "GRANT" in step.command]
+    assert step.text == "on the primary, let the user read the tables"
+    grant = 'GRANT USAGE ON SCHEMA "public" TO "etl"; GRANT SELECT ON "public"."t" TO "etl"'
+    url = "postgresql://PRIMARY/shop?sslmode=require"
+    assert shlex.split(step.command) == ["psql", "-U", "postgres", url, "-c", grant]
+
+
 def test_tables_that_no_publication_contains(configuration: Path) -> None:
     other = replace(TABLE, table="u", publications=())
     unlogged = replace(other, table="w", is_logged=False)
