@@ -81,13 +81,14 @@ def own_rows(schema: str, name: str, is_root: bool) -> str:
 
 
 def sizes(oids: Iterable[int]) -> str:
-    """By OID: each table's pages, bytes including TOAST, and approximate number of rows (0 if unknown). A root has
-    those of its partitions."""
-    return (
+    """By OID: each table's pages, bytes including TOAST, and approximate number of rows, NULL if a part of it
+    was never analyzed. A root has those of its partitions."""
+    return (  # without an analysis, reltuples is -1, before PostgreSQL 14 it is 0
         f"{_with_parts(oids)}SELECT p.root::bigint AS oid, "
         "sum(pg_relation_size(p.oid::regclass) / current_setting('block_size')::bigint)::bigint AS pages, "
         "sum(pg_table_size(p.oid::regclass))::bigint AS bytes, "
-        "sum(greatest(c.reltuples, 0)) FILTER (WHERE c.relkind = 'r')::bigint AS rows "
+        "CASE WHEN bool_or(c.reltuples <= 0 AND pg_relation_size(p.oid::regclass) > 0) THEN NULL "
+        "ELSE coalesce(sum(greatest(c.reltuples, 0)) FILTER (WHERE c.relkind = 'r'), 0)::bigint END AS rows "
         "FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid GROUP BY 1"
     )
 

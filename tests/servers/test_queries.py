@@ -37,6 +37,19 @@ create table loose (a int, b text);
 insert into loose values (null, 'null'), (1, 'one'), (20, 'twenty');
 """
 
+SIZED = """
+create schema sized;
+create table sized.void (id int);
+create table sized.plain (id int);
+insert into sized.plain values (1), (2);
+create table sized.root (id int) partition by list (id);
+create table sized.one partition of sized.root for values in (1);
+create table sized.two partition of sized.root for values in (2);
+create table sized.none partition of sized.root default;
+insert into sized.root values (1), (2);
+analyze sized.one;
+"""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -57,6 +70,21 @@ def answers(connection: Connection, query: str) -> list[dict[str, Any]]:
     cursor = connection.execute(query.encode())
     assert cursor.description is not None
     return [dict(zip((column.name for column in cursor.description), row, strict=True)) for row in cursor]
+
+
+def test_rows_of_a_table_are_unknown_until_all_of_it_is_analyzed(server: Server) -> None:
+    server.psql(SIZED)
+    with server.connect() as connection:
+        tables = connection.execute("select oid::int, relname from pg_class where relname in ('void', 'plain', 'root')")
+        names = dict(tables.fetchall())
+
+        def rows() -> dict[str, int | None]:
+            return {names[row["oid"]]: row["rows"] for row in answers(connection, queries.sizes(names))}
+
+        assert rows() == {"void": 0, "plain": None, "root": None}
+        connection.execute("analyze sized.plain; analyze sized.two")
+        assert rows() == {"void": 0, "plain": 2, "root": 2}
+        connection.execute("drop schema sized cascade")
 
 
 def printed(server: Server, table: str, folder: Path) -> tuple[list[str], list[tuple[str | None, ...]]]:

@@ -27,8 +27,8 @@ class LoadProgress:
     read_since: float = 0
 
     @contextmanager
-    def reading(self, what: str, rows: int, size: int) -> Iterator[None]:
-        """Within the context, COPY reads tables. rows: approximate number, 0 if unknown. size: their bytes."""
+    def reading(self, what: str, rows: int | None, size: int) -> Iterator[None]:
+        """Within the context, COPY reads tables. rows: approximate number, None if unknown. size: their bytes."""
         self.progress(f"reading {what}: {f'about {rows:,} rows, ' if rows else ''}{_megabytes(size)}")
         self.read_since = time.monotonic()
         copied, is_read = dict[tuple[int, str], int](), Event()
@@ -41,7 +41,7 @@ class LoadProgress:
                 except Exception:  # noqa: BLE001  # servers before 14 don't say; rows are read all the same
                     return
                 count = sum(copied.values())
-                self._report(f"{count:,} rows so far", size * min(count / rows, 1) if rows else 0)
+                self._report(f"{count:,} rows so far", size * min(count / rows, 1) if rows else None)
 
         thread = Thread(target=watch, name="load progress", daemon=True)
         thread.start()
@@ -59,8 +59,11 @@ class LoadProgress:
         rate = "" if rows is None else f", {rows / seconds:,.0f} per second"
         self._report(f"{counted} in {seconds:.1f} s{rate}", 0)
 
-    def _report(self, text: str, beside: float) -> None:
-        """beside: bytes read so far in addition to finished tables."""
+    def _report(self, text: str, beside: float | None) -> None:
+        """beside: bytes read so far in addition to finished tables; without them, nothing is estimated."""
+        if beside is None:
+            self.progress(text)
+            return
         done, seconds = self.done + beside, time.monotonic() - self.began
         left = f", about {duration((self.total - done) * seconds / done)} left" if done else ""
         of_all = f"{_megabytes(done)} of {_megabytes(self.total)}, {_megabytes(done / seconds)} per second"

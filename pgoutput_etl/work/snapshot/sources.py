@@ -117,11 +117,11 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """Size on the server. rows: approximate number, 0 if unknown."""
+    """Size on the server. rows: approximate number, None if unknown."""
 
     pages: int
     bytes: int
-    rows: int
+    rows: int | None
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,14 @@ class SnapshotServer:
     def _sizes(self) -> dict[int, TableSize]:
         """The tables' sizes, by OID."""
         rows = self.moment.ask(queries.sizes(self.tables))
-        return {row["oid"]: TableSize(row["pages"] or 0, row["bytes"] or 0, row["rows"] or 0) for row in rows}
+        return {row["oid"]: TableSize(row["pages"] or 0, row["bytes"] or 0, row["rows"]) for row in rows}
 
     def size(self, relations: Iterable[Relation]) -> TableSize:
         """The total size of these tables."""
         sizes = [self._sizes[relation.oid] for relation in relations]
-        return TableSize(sum(s.pages for s in sizes), sum(s.bytes for s in sizes), sum(s.rows for s in sizes))
+        rows = [s.rows for s in sizes if s.rows is not None]
+        total = sum(rows) if len(rows) == len(sizes) else None
+        return TableSize(sum(s.pages for s in sizes), sum(s.bytes for s in sizes), total)
 
     @cached_property
     def time(self) -> int:
