@@ -8,12 +8,13 @@ import sys
 EXTRA_OF = {"pyspark": "spark", "delta": "spark", "matplotlib": "reports", "psycopg": "postgres"}
 
 
-def installing(extra: str) -> str:
-    """How to install an extra."""
-    return f"pip install 'pgoutput-etl[{extra}]'"
+def installing(extra: str | None) -> str:
+    """How to install an extra or, with None, the package alone."""
+    return "pip install pgoutput-etl" if extra is None else f"pip install 'pgoutput-etl[{extra}]'"
 
 
 def missing_module(program: str, module: str) -> str:
-    """The message if a module is missing. A module that belongs to no extra is required by the package itself."""
-    how = installing(EXTRA_OF.get(module, "spark"))
+    """The message if a module is missing. A module that belongs to no extra is required by the package itself, also
+    where a cluster has its own Spark, beside which the extra would install another one."""
+    how = installing(EXTRA_OF.get(module))
     return f"{program}: {sys.executable} has no module {module}: {how}, or make demo in a clone"

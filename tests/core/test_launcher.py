@@ -85,7 +85,7 @@ def test_without_an_environment_one_line_says_how_to_get_one(clone: Path, bare: 
     done = run(clone, bare, "jobs/inspect.py", "landing")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr == (
-        f"jobs/inspect.py: {bare} has no module pandas: pip install 'pgoutput-etl[spark]', or make demo in a clone\n"
+        f"jobs/inspect.py: {bare} has no module pandas: pip install pgoutput-etl, or make demo in a clone\n"
     )
 
 
