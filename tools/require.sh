@@ -13,12 +13,12 @@ require_java() {
   # If JAVA_HOME is set, Spark uses that Java and no other.
   local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version from=${JAVA_HOME:+ (JAVA_HOME is $JAVA_HOME)}
   local how="install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
-  # The /usr/bin/java of macOS is only a stub that prints no version.
+  # The /usr/bin/java of macOS is only a stub that prints no version. Java repeats its options, which may be secret.
   local says
-  says=$("$java" -version 2>&1)
+  says=$("$java" -version 2>&1 | sed -e '/Picked up /d' -e "s/=[^ ']*/=…/g")
   version=$(sed -n 's/.*version "\([0-9][0-9.]*\).*/\1/p' <<<"$says" | head -n 1)
-  if [[ $says == *"Error occurred during initialization of VM"* || $says == *"insufficient memory"* ]]; then
-    missing "Java does not start: ${says//$'\n'/ } (ulimit -v is $(ulimit -v): Java needs some GB of addresses)"
+  if [[ -z $version && $says =~ Could\ not\ create|initialization\ of|insufficient\ memory|JAVA_OPTIONS ]]; then
+    missing "Java does not start: ${says//$'\n'/ } (check JDK_JAVA_OPTIONS and ulimit -v, which is $(ulimit -v))"
   elif [[ -z $version ]]; then
     missing "Java 17 or newer is required, and none was found$from: $how."
   elif ((${version%%.*} < 17)); then

@@ -53,6 +53,8 @@ _JAVA_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOpti
 
 _JAVA_VARIABLES = (_OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
+_STUB = re.compile("Unable to locate a Java Runtime|No Java runtime present")  # what macOS has in place of a Java
+
 _LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 
 
@@ -87,12 +89,23 @@ def _check_java() -> str:
         raise RunError(f"Java 17 or newer is required, and none was found{place}: {how}") from None
     says = done.stderr + done.stdout
     version = re.search(r'version "(\d+)', says)
-    if version is None and ("initialization of VM" in says or "insufficient memory" in says):
-        raise RunError(f"Java does not start: {' '.join(says.split())} (it needs some GB of addresses: see ulimit -v)")
+    if version is None and done.returncode and (reason := _reason(says)):
+        raise RunError(
+            f"Java does not start: {reason} (check JDK_JAVA_OPTIONS, JAVA_TOOL_OPTIONS, and ulimit -v: it needs some "
+            "GB of addresses)"
+        )
     if version is None or int(version[1]) < 17:
         what = "none was found" if version is None else f"this is {version[1]}"
         raise RunError(f"Java 17 or newer is required, and {what}{place}: {how}")
     return says
+
+
+def _reason(says: str) -> str:
+    """Why Java doesn't start, empty if there is none. Java repeats its options, whose values may be secret."""
+    if _STUB.search(says):
+        return ""
+    lines = (line for line in says.splitlines() if "Picked up " not in line)
+    return re.sub(r"=[^\s']+", "=…", " ".join(word for line in lines for word in line.split()))
 
 
 def _check_loopback() -> None:

@@ -315,10 +315,13 @@ def test_a_missing_temporary_folder_is_no_problem_where_another_is_there(no_spar
     assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"])
 
 
-@pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_1"', ""])
+STUB = "The operation couldn\u2019t be completed. Unable to locate a Java Runtime."
+
+
+@pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_1"', "", STUB])
 def test_a_java_that_is_too_old_or_none_is_one_line(no_spark: NoSpark, config: Path, says: str) -> None:
     java = no_spark.folder / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {int(says == STUB)}\n")
     done = no_spark.submit(job("apply"), "--config", config)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("PGO-4100: RunError: Java 17 or newer is required, and ")
@@ -341,6 +344,19 @@ def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, confi
     assert done.stderr.startswith(
         "PGO-4100: RunError: Java does not start: Error occurred during initialization of VM Could not"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("-Dp=secret -XX:Nonsense=secret", "Unrecognized VM option 'Nonsense=…' Error: Could not create the Java"),
+        ("-Dp=secret -jar x", "Error: Option -jar is not allowed in environment variable JDK_JAVA_OPTIONS (check"),
+    ],
+)
+def test_a_wrong_option_for_java_is_named_without_its_value(config: Path, options: str, says: str) -> None:
+    done = spark_submit(job("apply"), "--config", config, JDK_JAVA_OPTIONS=options)
+    assert (done.returncode, done.stderr.count("\n"), "secret" in done.stderr) == (1, 1, False)
+    assert done.stderr.startswith(f"PGO-4100: RunError: Java does not start: {says}")
 
 
 @pytest.mark.parametrize("name", ["a:b", 'a"b'])
