@@ -18,7 +18,7 @@ from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, split
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.jit import load_word
 from pgoutput_etl.protocol.decoder import read_tuple
-from pgoutput_etl.protocol.messages import TupleData
+from pgoutput_etl.protocol.messages import KIND_UNCHANGED, TupleData
 from pgoutput_etl.scan.message_row import one_letter
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.types.kernels.dispatch import BINARY, UnsureError
@@ -152,7 +152,7 @@ def _cells(data: TupleData, shape: TableShape) -> list[bytes | int]:
     if len(data.kinds) != len(shape.relation.columns):
         raise UnsureError
     pairs = zip(data.kinds, data.values, strict=True)
-    return [value if value is not None else UNCHANGED if kind == ord("u") else NULL for kind, value in pairs]
+    return [value if value is not None else UNCHANGED if kind == KIND_UNCHANGED else NULL for kind, value in pairs]
 
 
 def _hash(cells: Iterable[bytes | int]) -> int:

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_etl.jit import compiled, load_length
+from pgoutput_etl.protocol.messages import KIND_BINARY, KIND_NULL, KIND_TEXT, KIND_UNCHANGED
 from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError
 
 NULL, UNCHANGED = -1, -2  # in place of a value's size
-
-_KIND_N, _KIND_U, _KIND_T, _KIND_B = (np.uint8(kind) for kind in b"nutb")
 
 _BINARY = np.int32(BINARY)
 
@@ -112,7 +111,7 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, has_unchanged:
             if p >= end:
                 return i
             kind = data[p]
-            if kind == _KIND_T or kind == _KIND_B:
+            if kind == KIND_TEXT or kind == KIND_BINARY:
                 p += _5
                 if p > end:
                     return i
@@ -121,14 +120,14 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, has_unchanged:
                     return i
                 at[c, i] = p
                 size[c, i] = np.int32(length)
-                if kind == _KIND_B:
+                if kind == KIND_BINARY:
                     size[c, i] = np.int32(length) | _BINARY
                 p += length
-            elif kind == _KIND_N:
+            elif kind == KIND_NULL:
                 at[c, i] = 0
                 size[c, i] = NULL
                 p += _1
-            elif kind == _KIND_U:
+            elif kind == KIND_UNCHANGED:
                 at[c, i] = 0
                 size[c, i] = UNCHANGED
                 has_unchanged[c] = True

@@ -21,7 +21,7 @@ from pgoutput_etl.inspection.file_scan import versions_of
 from pgoutput_etl.inspection.message_lines import utf8_or_hex
 from pgoutput_etl.masking.mask_rows import spelled_alike
 from pgoutput_etl.protocol.decoder import read_tuple
-from pgoutput_etl.protocol.messages import Relation, TupleData
+from pgoutput_etl.protocol.messages import KIND_BINARY, KIND_NULL, KIND_TEXT, Relation, TupleData
 from pgoutput_etl.reasons import Reason
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.schema.table_shape import TIMESTAMP
@@ -41,8 +41,6 @@ JSON_CHANGES = pa.schema(
         ("after", pa.string()),
     ]
 )
-
-_NULL, _, _TEXT, _BINARY = b"nutb"
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")  # not NaN or Infinity
 
@@ -108,17 +106,17 @@ def _cells(
     sends_null = [name == "new" or kind != "K" for kind in rows.column("old_kind").to_pylist()]
     cells: list[_Cells] = [[None] * len(column_types) for _ in tuples]
     for place, column_type in enumerate(column_types):
-        values: dict[int, list[tuple[int, bytes]]] = {_TEXT: [], _BINARY: []}
+        values: dict[int, list[tuple[int, bytes]]] = {KIND_TEXT: [], KIND_BINARY: []}
         for i, data in enumerate(tuples):
             if data is None:
                 continue
             value = data.values[place]
             if value is not None:
                 values[data.kinds[place]].append((i, value))
-            elif data.kinds[place] == _NULL and sends_null[i]:
+            elif data.kinds[place] == KIND_NULL and sends_null[i]:
                 cells[i][place] = "null"
         for kind, sent in values.items():
-            for (i, _), cell in zip(sent, _json(column_type, sent, kind == _BINARY), strict=True):
+            for (i, _), cell in zip(sent, _json(column_type, sent, kind == KIND_BINARY), strict=True):
                 cells[i][place] = cell
     return [None if data is None else own for data, own in zip(tuples, cells, strict=True)]
 

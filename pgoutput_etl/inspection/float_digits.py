@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pgoutput_etl.protocol.messages import Relation, TupleData
+from pgoutput_etl.protocol.messages import KIND_TEXT, Relation, TupleData
 
 # The digits that rounding leaves, by OID: float4, float8, their arrays, and the geometric types, which consist of
 # float8.
@@ -20,8 +20,6 @@ _LIMITS = dict.fromkeys((700, 1021), 6) | dict.fromkeys((701, 1022, 600, 601, 60
 _LEAST = 10
 
 _NUMBER = re.compile(rb"(\d+(?:\.\d+)?)(e[+-]\d+)?")
-
-_TEXT = ord("t")
 
 
 @dataclass(slots=True)
@@ -39,7 +37,7 @@ class DigitCounts:
         """Counts a row's values. Integers prove nothing, because they are exact up to 15 digits."""
         for column, kind, value in zip(relation.columns, new.kinds, new.values, strict=False):
             limit = _LIMITS.get(column.type_oid)
-            if limit is None or kind != _TEXT or value is None:
+            if limit is None or kind != KIND_TEXT or value is None:
                 continue
             for digits, exponent in _NUMBER.findall(value):
                 if b"." in digits or exponent:

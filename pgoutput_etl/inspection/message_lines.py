@@ -24,8 +24,6 @@ from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.types import UserTypes, type_of
 
-_UNCHANGED, _BINARY = ord("u"), ord("b")
-
 _OUTSIDE_FRAGMENTS = m.StreamCommit | m.StreamAbort | m.StreamPrepare | m.CommitPrepared | m.RollbackPrepared
 
 _WORD = re.compile(r"(?<=[a-z])([A-Z])")  # where the protocol's names of messages have a space
@@ -326,8 +324,10 @@ class MessageDescription:
         names = [f"column {i + 1}" for i in range(len(data.kinds))]
         if relation is not None and len(relation.columns) == len(names):
             names = [column.name for column in relation.columns]
-        sent = [i for i, k in enumerate(data.kinds) if k != _UNCHANGED and not (is_key and data.values[i] is None)]
-        unchanged = [names[i] for i, k in enumerate(data.kinds) if k == _UNCHANGED]
+        sent = [
+            i for i, k in enumerate(data.kinds) if k != m.KIND_UNCHANGED and not (is_key and data.values[i] is None)
+        ]
+        unchanged = [names[i] for i, k in enumerate(data.kinds) if k == m.KIND_UNCHANGED]
         if self.context.shows_values:
             self.line.values[kind] = {
                 names[i]: None if (value := data.values[i]) is None else _shown(data.kinds[i], value) for i in sent
@@ -339,7 +339,7 @@ class MessageDescription:
 
 
 def _shown(kind: int, value: bytes) -> str:
-    return f"\\x{value.hex()}" if kind == _BINARY else utf8_or_hex(value)
+    return f"\\x{value.hex()}" if kind == m.KIND_BINARY else utf8_or_hex(value)
 
 
 def utf8_or_hex(value: bytes) -> str:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.inspection.float_digits import DigitCounts
 from pgoutput_etl.protocol.decoder import decode, read_tuple
-from pgoutput_etl.protocol.messages import Relation, TupleData
+from pgoutput_etl.protocol.messages import KIND_BINARY, KIND_TEXT, Relation, TupleData
 from pgoutput_etl.scan.message_row import HEAD
 
 _ROWS_PER_RELATION = 20
@@ -28,7 +28,6 @@ _POSTGRES_INTERVAL = re.compile(rb"(?:[+-]?\d+ (?:year|mon|day)s? ?)*(?:[+-]?\d+
 
 _INFINITE = (b"infinity", b"-infinity")
 
-_TEXT, _BINARY = ord("t"), ord("b")
 
 FORMAT, OTHER = "values", "other"
 
@@ -89,12 +88,12 @@ def _first_tuples(batches: list[pa.RecordBatch]) -> Iterator[tuple[int, int, Tup
 
 def _add_settings(sample: SettingsSample, new: TupleData, relation: Relation | None) -> None:
     for kind in new.kinds:
-        if kind in (_TEXT, _BINARY):
-            sample[FORMAT, "text" if kind == _TEXT else "binary"] += 1
+        if kind in (KIND_TEXT, KIND_BINARY):
+            sample[FORMAT, "text" if kind == KIND_TEXT else "binary"] += 1
     if relation is None or len(relation.columns) != len(new.kinds):
         return
     for column, kind, value in zip(relation.columns, new.kinds, new.values, strict=True):
-        if kind == _TEXT and value is not None:
+        if kind == KIND_TEXT and value is not None:
             for setting in _infer_settings(column.type_oid, value):
                 sample[setting] += 1
 

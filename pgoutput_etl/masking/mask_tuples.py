@@ -21,12 +21,10 @@ from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, split
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.masking.hash_columns import HASH_SIZE, LENGTH, hash_column, hash_values
 from pgoutput_etl.protocol.decoder import read_tuple
-from pgoutput_etl.protocol.messages import RelationColumn, TupleData
+from pgoutput_etl.protocol.messages import KIND_BINARY, KIND_NULL, KIND_TEXT, KIND_UNCHANGED, RelationColumn, TupleData
 from pgoutput_etl.reasons import Reason, kind_of, to_json
 from pgoutput_etl.types import ColumnType, ValueTextError
 from pgoutput_etl.types.kernels.dispatch import UnsureError
-
-_N, _U, _T, _B = b"nutb"
 
 _KEEP, _DROP, _HASH, _REDACT = range(4)
 
@@ -114,12 +112,12 @@ class MaskedVersion:
                 kinds.append(kind)
                 values.append(value)
             elif rule.action is ColumnAction.HASH:
-                kinds.append(_T if kind in (_T, _B) else kind)
+                kinds.append(KIND_TEXT if kind in (KIND_TEXT, KIND_BINARY) else kind)
                 values.append(hashes[place])
             elif rule.action is ColumnAction.REDACT:
                 # Unchanged TOAST is not NULL, so it is redacted like any value.
-                kinds.append(_N if kind == _N else _T)
-                values.append(None if kind == _N else rule.text.encode())
+                kinds.append(KIND_NULL if kind == KIND_NULL else KIND_TEXT)
+                values.append(None if kind == KIND_NULL else rule.text.encode())
         return TupleData(bytes(kinds), tuple(values)).to_bytes()
 
 
@@ -153,7 +151,7 @@ def _write(
                 if action == _DROP:
                     continue
                 if s == NULL or (s == UNCHANGED and action != _REDACT):
-                    out[p] = _N if s == NULL else _U
+                    out[p] = KIND_NULL if s == NULL else KIND_UNCHANGED
                     p += 1
                 elif action == _KEEP:
                     p = _copied(data, np.int64(at[c, i]) - 5, np.int64(s & LENGTH) + 5, out, p)
@@ -177,7 +175,7 @@ def _copied(data: Any, begin: Any, length: Any, out: Any, p: Any) -> Any:
 
 @jit.inlined
 def _text_begun(length: Any, out: Any, p: Any) -> Any:
-    out[p] = _T
+    out[p] = KIND_TEXT
     for k in range(4):
         out[p + 1 + k] = (length >> (24 - 8 * k)) & 255
     return p + 5

@@ -18,7 +18,17 @@ from dataclasses import replace
 
 from pgoutput_etl.errors import WireError
 from pgoutput_etl.protocol import messages as pgoutput
-from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, ReplicaIdentity, TruncateOption, TupleData
+from pgoutput_etl.protocol.messages import (
+    KIND_BINARY,
+    KIND_NULL,
+    KIND_TEXT,
+    KIND_UNCHANGED,
+    OldTupleKind,
+    PgoutputMessage,
+    ReplicaIdentity,
+    TruncateOption,
+    TupleData,
+)
 from pgoutput_etl.protocol.reader import Reader
 
 # MaxTupleAttributeNumber of src/include/access/htup_details.h: no tuple has more columns.
@@ -29,8 +39,6 @@ _TRUNCATE_OPTIONS = TruncateOption.CASCADE | TruncateOption.RESTART_IDENTITY
 _MOST_OIDS = 1 << 28  # in a Truncate: PostgreSQL doesn't build messages larger than 1 GiB
 
 _ABORT_WITH_LSN = 1 + 4 + 4 + 8 + 8
-
-_TUPLE_N, _TUPLE_U, _TUPLE_T, _TUPLE_B = b"nutb"
 
 
 def decode(data: bytes, in_stream: bool, only_utf8: bool = False) -> PgoutputMessage:
@@ -188,12 +196,12 @@ def _tuple(reader: Reader, field: str) -> TupleData:
     for i in range(count):
         begin = reader.position
         kind = reader.uint8(f"{field}[{i}].kind")
-        if kind in (_TUPLE_N, _TUPLE_U):
+        if kind in (KIND_NULL, KIND_UNCHANGED):
             values.append(None)
-        elif kind in (_TUPLE_T, _TUPLE_B):
+        elif kind in (KIND_TEXT, KIND_BINARY):
             size = reader.length(f"{field}[{i}].length")
             value = reader.raw(size, f"{field}[{i}].value")
-            if kind == _TUPLE_T:
+            if kind == KIND_TEXT:
                 reader.check_text(reader.position - size, reader.position, f"{field}[{i}].value")
             values.append(value)
         else:

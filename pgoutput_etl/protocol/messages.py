@@ -37,12 +37,15 @@ class TruncateOption:
     RESTART_IDENTITY = 2
 
 
+# The kinds of a column in TupleData: NULL or, in a key-only old tuple, not sent; unchanged TOAST; and two formats.
+KIND_NULL, KIND_UNCHANGED, KIND_TEXT, KIND_BINARY = b"nutb"
+
+
 @dataclass(frozen=True, slots=True)
 class TupleData:
     """TupleData: per column, one byte in `kinds` and one entry in `values`.
 
-    kinds: n (NULL, or in a key-only old tuple: not sent), u (unchanged TOAST), t (text), b (binary).
-    values: the bytes for t and b, None for n and u.
+    values: the bytes for text and binary, None for the other kinds.
     """
 
     kinds: bytes
@@ -59,7 +62,9 @@ class TupleData:
 
     def unchanged(self) -> tuple[int, ...]:
         """The positions of columns that are unchanged TOAST."""
-        return tuple(i for i, kind in enumerate(self.kinds) if kind == 0x75) if b"u" in self.kinds else ()
+        if KIND_UNCHANGED not in self.kinds:
+            return ()
+        return tuple(i for i, kind in enumerate(self.kinds) if kind == KIND_UNCHANGED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,6 @@ _ROW_TAG = re.compile(rb"[IUDTR]")
 
 _SHORT = 1024
 
-_TEXT = ord("t")
-
 _MOST_TRIED = 1 << 16
 
 _MOST_OIDS = 4096
@@ -334,7 +332,7 @@ def _has_nul(message: PgoutputMessage) -> bool:
         case _:
             return False
     return any(
-        value is not None and b"\0" in value and kind == _TEXT
+        value is not None and b"\0" in value and kind == pgoutput.KIND_TEXT
         for data in tuples
         if data is not None
         for kind, value in zip(data.kinds, data.values, strict=True)

@@ -19,9 +19,8 @@ needs_kernels = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba
 
 MODULE = """
 import numpy as np
+from factors import TIMES
 from pgoutput_etl.jit import compiled, load_word
-
-TIMES = np.array([{factor}, 2])
 
 @compiled
 def inner(x):
@@ -56,7 +55,8 @@ def run(code: str, folder: Path, package: Path = ROOT, **environment: str) -> li
 
 
 def write_module(folder: Path, factor: int) -> None:
-    (folder / "kernels.py").write_text(MODULE.format(factor=factor), encoding="utf-8")
+    (folder / "kernels.py").write_text(MODULE, encoding="utf-8")
+    (folder / "factors.py").write_text(f"import numpy as np\nTIMES = np.array([{factor}, 2])\n", encoding="utf-8")
 
 
 @needs_kernels
