@@ -15,7 +15,7 @@ from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.scan.blocks import unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import CommitPosition
-from pgoutput_etl.transactions.statistics import CommitWindow
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, StatusLookup
 
 _MESSAGE_COLUMNS = [name for name in ROW_SCHEMA.names if name in MESSAGE_SCHEMA.names]
@@ -33,7 +33,7 @@ class Window:
     truncated_at: CommitPosition | None = None
     start: CommitPosition | None = None
     end: CommitPosition | None = None
-    commits: CommitWindow = field(default_factory=CommitWindow)
+    commits: CommitRange = field(default_factory=CommitRange)
 
     @property
     def is_open(self) -> bool:
@@ -49,7 +49,7 @@ class Window:
             is_inside &= ~_is_before(position, self.start, or_equal=False)
         if self.end is not None:
             is_inside &= _is_before(position, self.end, or_equal=False)
-        if self.commits != CommitWindow():
+        if self.commits != CommitRange():
             is_inside &= self.commits.holds(position[0])
         return is_inside
 

@@ -15,7 +15,7 @@ from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.plan import TableChanges
 from pgoutput_etl.targets.target_plan import changes_in
-from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitRange, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 
@@ -26,7 +26,7 @@ class CommittedBlocks:
 
     blocks: DataFrame
     statuses: StatusLookup
-    windows: Mapping[int, CommitWindow]
+    windows: Mapping[int, CommitRange]
     unique: frozenset[int] = frozenset()
 
     @property
@@ -43,7 +43,7 @@ class CommittedBlocks:
 
     def through(self, lsn: int) -> CommittedBlocks:
         """These changes, without those after a commit LSN, for relations that have a window."""
-        windows = {oid: replace(own, before=min(own.before, lsn + 1)) for oid, own in self.windows.items()}
+        windows = {oid: replace(own, last=min(own.last, lsn)) for oid, own in self.windows.items()}
         return replace(self, windows=windows)
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
@@ -58,7 +58,7 @@ class CommittedBlocks:
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
         return batch_statistics(self.blocks, self.statuses, request)
 
-    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitRange]) -> dict[int, RowPositions]:
         return committed_positions(self._changes_of(oids), self.statuses, windows)
 
     def changes(self) -> DataFrame:
@@ -72,7 +72,7 @@ class CommittedBlocks:
         return self.blocks.where(F.col("relation").isin(*oids))
 
 
-def windows_after(windows: Mapping[int, CommitWindow], lsns: Mapping[int, int]) -> dict[int, CommitWindow]:
+def windows_after(windows: Mapping[int, CommitRange], lsns: Mapping[int, int]) -> dict[int, CommitRange]:
     """The windows, without commits up to an LSN. lsns: by relation OID."""
-    owns = {oid: windows.get(oid, CommitWindow()) for oid in lsns}
-    return {**windows, **{oid: replace(own, after=max(own.after, lsns[oid])) for oid, own in owns.items()}}
+    owns = {oid: windows.get(oid, CommitRange()) for oid in lsns}
+    return {**windows, **{oid: replace(own, first=max(own.first, lsns[oid] + 1)) for oid, own in owns.items()}}

@@ -24,7 +24,7 @@ from pgoutput_etl.transactions.logical_messages import COUNTED_BY, LOGICAL_SCHEM
 from pgoutput_etl.transactions.statistics import (
     COUNTED_KINDS,
     BatchStatistics,
-    CommitWindow,
+    CommitRange,
     StatisticsRequest,
     positions_in,
 )
@@ -194,7 +194,7 @@ def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
 _POSITIONS = pa.schema([(name, pa.int64()) for name in ("relation", "commit_lsn", "file", "ordinal", "scope")])
 
 
-def committed_changes(blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]) -> DataFrame:
+def committed_changes(blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitRange]) -> DataFrame:
     """The position of each committed change: relation, commit_lsn, file, ordinal, and scope. windows: the commits to
     use, by OID; without a window, all of them."""
 
@@ -205,21 +205,21 @@ def committed_changes(blocks: DataFrame, statuses: StatusLookup, windows: Mappin
 
 
 def committed_positions(
-    blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]
+    blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitRange]
 ) -> dict[int, RowPositions]:
     """The positions of all committed changes, by OID. windows: as in `committed_changes`."""
     return _by_relation(committed_changes(blocks, statuses, windows).toArrow())
 
 
 def positions_of(
-    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitRange]
 ) -> dict[int, RowPositions]:
     """Like `committed_positions`, but on the driver."""
     return _by_relation(pa.Table.from_batches(_positions(blocks, statuses, windows), _POSITIONS))
 
 
 def _positions(
-    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitRange]
 ) -> Iterator[pa.RecordBatch]:
     """Yields rows with the columns of _POSITIONS. blocks: `relation`, `rows`, and `head`."""
     for block in blocks:

@@ -31,7 +31,7 @@ from pgoutput_etl.scan.message_row import DAMAGE_TAG
 from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitRange, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 _CHANGES = (BlockKind.CHANGE, BlockKind.WAITING)
@@ -73,7 +73,7 @@ class MessageRows:
         blocks = iterate_blocks(local.drop_columns("tuples").to_batches())
         return statistics_of(blocks, self.statuses, request)
 
-    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitRange]) -> dict[int, RowPositions]:
         """The positions of all committed rows of these relations, by OID."""
         if self._local is not None:
             return positions_of(iterate_blocks(self.collect_changes(oids).to_batches()), self.statuses, windows)

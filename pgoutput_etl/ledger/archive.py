@@ -35,16 +35,9 @@ from pgoutput_etl.targets.planner import name_holders
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, Watermark
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types import UserTypes
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRange:
-    """An inclusive range of commit LSNs. first=0: from the beginning of the archive."""
-
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, slots=True)

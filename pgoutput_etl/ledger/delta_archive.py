@@ -25,12 +25,12 @@ from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.scanned_blocks import of_kind
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask, task_again
 from pgoutput_etl.landing.selection import refuse
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.ledger.store import with_missing_columns
 from pgoutput_etl.ledger.transactions import fragment_frame
-from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.places import Place
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
@@ -43,7 +43,7 @@ from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
 from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
-from pgoutput_etl.transactions.statistics import CommitWindow
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 _OPEN = pa.schema(
@@ -141,7 +141,7 @@ class DeltaArchive(LedgerArchive):
         lsn, trimmed_to = int(row["lsn"]), self.ledger.transactions.trimmed_to()
         if lsn > trimmed_to:
             return lsn
-        beyond = CommitRange(0, lsn - 1) if first else CommitRange(lsn + 1, MAX_STORED_LSN)
+        beyond = CommitRange(last=lsn - 1) if first else CommitRange(lsn + 1)
         inexact = commits.where(F.col("commit_lsn") <= trimmed_to).select("file").distinct().toArrow().to_pylist()
         numbers = {trimmed["file"] for trimmed in inexact}
         files = [file for file in self.files if file.number in numbers and file.overlaps(beyond)]
@@ -155,7 +155,7 @@ class DeltaArchive(LedgerArchive):
     def reading(
         self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange
     ) -> Iterator[CommittedBlocks]:
-        windows = dict.fromkeys(oids, CommitWindow(commits.first - 1, commits.last + 1))
+        windows = dict.fromkeys(oids, commits)
         is_of_table = F.col("relation").isin(*windows)
         scanned = self._blocks(files, self.masking_policy, leaves_tuples=False)
         scanned = scanned.where(is_of_table | (F.col("kind") == BlockKind.CONTROL.value))

@@ -35,7 +35,7 @@ from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-from pgoutput_etl.transactions.statistics import CommitWindow
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 # Limits on the bytes of blocks that the driver decodes: per table, and for all tables together.
@@ -68,7 +68,7 @@ class ChangeBlocks:
     _local: the blocks that the driver decodes, by relation OID."""
 
     rows: MessageRows | CommittedBlocks
-    windows: Mapping[int, CommitWindow]
+    windows: Mapping[int, CommitRange]
     finds_keys: bool = True
     unique: frozenset[int] = frozenset()
     _local: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -245,5 +245,5 @@ def _exchanged(blocks: DataFrame, statuses: StatusLookup, window: Window, shape:
     return exchanged.mapInArrow(reduced, spark_schema(shape.net_schema()))
 
 
-def window_of(task: TableTask, span: SchemaSpan, windows: Mapping[int, CommitWindow]) -> Window:
-    return Window(task.changes.truncated_at, span.start, span.end, windows.get(task.oid, CommitWindow()))
+def window_of(task: TableTask, span: SchemaSpan, windows: Mapping[int, CommitRange]) -> Window:
+    return Window(task.changes.truncated_at, span.start, span.end, windows.get(task.oid, CommitRange()))

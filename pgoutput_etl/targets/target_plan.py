@@ -25,7 +25,7 @@ from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import Name, make_plan
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
-from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, RelationStatistics, StatisticsRequest
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitRange, RelationStatistics, StatisticsRequest
 from pgoutput_etl.types import UserTypes
 
 
@@ -34,7 +34,7 @@ class BatchRows(Protocol):
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics: ...
 
-    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitRange]) -> dict[int, RowPositions]:
         """The positions of every committed row of these relations, by OID."""
 
 
@@ -62,7 +62,7 @@ def plan_targets(
     """
     history, user_types = assembly.relations, UserTypes.of(assembly.types.values(), config.types)
     versions = {oid: history.versions(oid) for oid in history.oids()}
-    windows = {oid: CommitWindow(after=lsn) for oid, lsn in ahead.items()}
+    windows = {oid: CommitRange(lsn + 1) for oid, lsn in ahead.items()}
     holds_from = {oid: relation_versions.holds_from for oid, relation_versions in versions.items()}
     request = StatisticsRequest(windows=windows, versions=holds_from)
     statistics = counted = rows.statistics(request)
@@ -70,7 +70,8 @@ def plan_targets(
         assembly.record_commit(*statistics.last_commit)
     cutoffs = {oid: cutoff.with_paths(path_of) for oid, cutoff in find_cutoffs(assembly, statistics, states).items()}
     if cutoffs:
-        windows = windows | {oid: CommitWindow(ahead.get(oid, -1), cutoff.lsn) for oid, cutoff in cutoffs.items()}
+        within = {oid: replace(windows.get(oid, CommitRange()), last=at.lsn - 1) for oid, at in cutoffs.items()}
+        windows = windows | within
         counted = rows.statistics(replace(request, windows=windows))
     changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
     changes = with_moves(history, changes, states, assembly.last_commit_lsn, cutoffs)
@@ -175,7 +176,7 @@ def table_changes(
 
 
 def changes_in(
-    rows: BatchRows, history: RelationHistory, windows: Mapping[int, CommitWindow]
+    rows: BatchRows, history: RelationHistory, windows: Mapping[int, CommitRange]
 ) -> dict[int, TableChanges]:
     """The changes of relations with committed rows in their windows, by OID."""
     versions = {oid: history.versions(oid) for oid in history.oids()}

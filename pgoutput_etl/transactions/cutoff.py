@@ -18,7 +18,7 @@ from pgoutput_etl.errors import without_offset
 from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, UnreadableRange
-from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitRange
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
@@ -48,9 +48,9 @@ def with_paths(reason: str, path_of: Callable[[int], str]) -> Reason:
     return Reason(_FILE.sub(lambda match: path_of(int(match[1])), reason), kind_of(reason))
 
 
-def commits_before(cutoffs: Mapping[int, Cutoff]) -> dict[int, CommitWindow]:
+def commits_before(cutoffs: Mapping[int, Cutoff]) -> dict[int, CommitRange]:
     """The commits that can still be applied, by relation OID."""
-    return {oid: CommitWindow(before=cutoff.lsn) for oid, cutoff in cutoffs.items()}
+    return {oid: CommitRange(last=cutoff.lsn - 1) for oid, cutoff in cutoffs.items()}
 
 
 def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:

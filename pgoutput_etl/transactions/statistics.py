@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -30,14 +31,14 @@ COUNTED_KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class CommitWindow:
-    """Commit LSNs with after < lsn < before."""
+class CommitRange:
+    """The commit LSNs from first to last, both included."""
 
-    after: int = -1
-    before: int = 2**63 - 1
+    first: int = 0
+    last: int = MAX_STORED_LSN
 
     def holds(self, lsn: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        is_inside: npt.NDArray[np.bool_] = (lsn > self.after) & (lsn < self.before)
+        is_inside: npt.NDArray[np.bool_] = (lsn >= self.first) & (lsn <= self.last)
         return is_inside
 
 
@@ -50,7 +51,7 @@ class StatisticsRequest:
     """
 
     held_from: Mapping[int, int] = field(default_factory=dict)
-    windows: Mapping[int, CommitWindow] = field(default_factory=dict)
+    windows: Mapping[int, CommitRange] = field(default_factory=dict)
     versions: Mapping[int, HoldsFrom] = field(default_factory=dict)
 
 
@@ -213,7 +214,7 @@ def positions_of(rows: pa.RecordBatch, decided: StatusColumns, chosen: npt.NDArr
 
 
 def positions_in(
-    rows: pa.RecordBatch, statuses: StatusLookup, relation: int, windows: Mapping[int, CommitWindow]
+    rows: pa.RecordBatch, statuses: StatusLookup, relation: int, windows: Mapping[int, CommitRange]
 ) -> RowPositions:
     """The position of each committed row of a relation's block. rows: with the columns COUNTED_KINDS."""
     decided = statuses.decide(rows)

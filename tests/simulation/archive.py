@@ -16,7 +16,7 @@ from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
 from pgoutput_etl.landing.incremental_scan import scan_part
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
@@ -27,7 +27,7 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
-from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitRange, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.landing import SimLandingFolder
 from tests.simulation.storage import FilesRemovedError
@@ -45,7 +45,7 @@ class SimRows(CommittedBlocks):
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
         return statistics_of(self.blocks, self.statuses, request)
 
-    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitRange]) -> dict[int, RowPositions]:
         return positions_of((b for b in self.blocks if b["relation"] in oids), self.statuses, windows)
 
 
@@ -55,7 +55,7 @@ class SimArchive(LedgerArchive):
 
     @contextmanager
     def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SimRows]:
-        windows = dict.fromkeys(oids, CommitWindow(commits.first - 1, commits.last + 1))
+        windows = dict.fromkeys(oids, commits)
         found = iterate_blocks(pack_blocks(self._batches(files, self.masking_policy), BlockKind.CHANGE))
         blocks = [block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] in windows]
         yield SimRows(blocks, self._statuses([file.number for file in files]), windows)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
 from pgoutput_etl.ledger.ledger import Ledger
@@ -26,6 +26,7 @@ from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.targets import planner
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.transactions.catalog_numbers import CatalogNumber, CatalogNumbers
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.batch import Nothing, run
 from pgoutput_etl.work.erasure import erase as erasure

@@ -26,7 +26,7 @@ from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
-from pgoutput_etl.transactions.statistics import CommitWindow
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.archive import SimRows
 from tests.simulation.modes import Rows, migrated, needs_key, printed, rows_after, rows_left
@@ -77,7 +77,7 @@ class _SpanChanges(ABC):
 class SimChanges(_SpanChanges):
     blocks: list[Block]
     statuses: StatusLookup
-    windows: Mapping[int, CommitWindow]
+    windows: Mapping[int, CommitRange]
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
         return events_in(self.blocks, self.statuses, window_of(task, span, self.windows), span.shape, task.mode)

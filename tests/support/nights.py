@@ -57,7 +57,7 @@ from pgoutput_etl.transactions.outcome import FragmentId, control_rows
 from pgoutput_etl.transactions.statistics import (
     COUNTED_KINDS,
     BatchStatistics,
-    CommitWindow,
+    CommitRange,
     StatisticsRequest,
     positions_in,
 )
@@ -90,7 +90,7 @@ class MemoryRows:
             total.merge(pickle.loads(pickle.dumps(part)))
         return total
 
-    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitRange]) -> dict[int, RowPositions]:
         parts_by_oid: dict[int, list[RowPositions]] = {}
         for block in self.changes():
             if block["relation"] in oids:
@@ -229,7 +229,7 @@ class Nights:
             if segment.removal is not None:
                 table = without_removed(table, segment.removal)
                 before = list(table.events())
-            commits = CommitWindow() if task.cutoff is None else CommitWindow(before=task.cutoff.lsn)
+            commits = CommitRange() if task.cutoff is None else CommitRange(last=task.cutoff.lsn - 1)
             window = Window(task.changes.truncated_at, segment.start, segment.end, commits)
             events = events_in(rows.changes(), rows.fates, window, segment.shape)
             method, is_reduced = self._method(task, segment.shape, before, events)

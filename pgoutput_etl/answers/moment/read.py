@@ -19,7 +19,7 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import Tables
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -34,6 +34,7 @@ from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.transactions.statistics import CommitRange
 
 
 def read_at(

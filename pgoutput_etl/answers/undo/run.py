@@ -20,7 +20,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
@@ -33,6 +33,7 @@ from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.moves import with_removals
 from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.types.arrays import FIRST_USER_OID
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.targets import Targets
@@ -23,6 +23,7 @@ from pgoutput_etl.targets.moves import with_removals
 from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask, own_places
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.targets.target_plan import settings_of
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.work.batch import Nothing, Prepared
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder, BackfillResult
 from pgoutput_etl.work.kinds.rebuild import archive_rebuild

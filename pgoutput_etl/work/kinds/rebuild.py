@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 
 

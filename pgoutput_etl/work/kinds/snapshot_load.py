@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.rebuild import Rebuild, in_their_places
 from pgoutput_etl.load.summary import TableSummary
@@ -48,6 +48,7 @@ from pgoutput_etl.targets.plan import (
 )
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.targets.target_plan import settings_of
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.batch import Nothing, Prepared, World
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder

@@ -25,7 +25,7 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, Watermark
-from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, CommitWindow
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, CommitRange
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.captures import DATA, files_of
 
@@ -141,26 +141,26 @@ PLACES = st.tuples(NUMBERS, NUMBERS, NUMBERS)
 @given(
     st.lists(PLACES, max_size=20),
     *(st.none() | PLACES for _ in range(3)),
-    st.integers(-1, 3),
     st.integers(0, 4),
+    st.integers(-1, 3),
 )
 def test_windows(
     rows: list[tuple[int, int, int]],
     truncated_at: tuple[int, int, int] | None,
     start: tuple[int, int, int] | None,
     end: tuple[int, int, int] | None,
-    after: int,
-    before: int,
+    first: int,
+    last: int,
 ) -> None:
     columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(3)]
     expected = [
         (truncated_at is None or row > truncated_at)
         and (start is None or row >= start)
         and (end is None or row < end)
-        and after < row[0] < before
+        and first <= row[0] <= last
         for row in rows
     ]
-    assert Window(truncated_at, start, end, CommitWindow(after, before)).holds(*columns).tolist() == expected
+    assert Window(truncated_at, start, end, CommitRange(first, last)).holds(*columns).tolist() == expected
 
 
 XIDS = st.none() | st.integers(7, 9)
