@@ -16,7 +16,7 @@ from statistics import median
 from benchmarks.corpora import ROOT
 from benchmarks.processes import busy_seconds
 from benchmarks.sessions import WORK, fresh
-from benchmarks.small_nights import small_night
+from benchmarks.small_nights import Nights
 from tests.support.servers.postgres import Server
 
 Progress = Callable[[str], None]
@@ -45,26 +45,24 @@ def measure_cold(runs: int, progress: Progress) -> list[ColdCommand]:
 
 def _many_tables(runs: int, progress: Progress) -> Iterator[ColdCommand]:
     for tables in CHANGED:
-        yield _measured(f"apply of {tables} changed tables", runs, progress, _Nights(tables, False).run)
-    new = _Nights(NEW, True)
-    yield _measured(f"apply of {NEW} new tables in {NEW} schemas", runs, progress, new.run)
+        yield _measured(f"apply of {tables} changed tables", runs, progress, _nights(tables, False))
+    yield _measured(f"apply of {NEW} new tables in {NEW} schemas", runs, progress, _nights(NEW, True))
 
 
-class _Nights:
-    """Nights that each change the same tables. are_new: every run starts with an empty target."""
+def _nights(tables: int, are_new: bool) -> Callable[[], None]:
+    """A run that lands and applies one night. are_new: every run starts with an empty target, and each table has a
+    schema of its own."""
+    work, landing = fresh(WORK / "cold"), fresh(WORK / "cold/landing")
+    nights, config = Nights(landing, has_own_schemas=are_new), configured(work, landing)
 
-    def __init__(self, tables: int, are_new: bool) -> None:
-        self.tables, self.are_new, self.night = tables, are_new, 0
-        self.work, self.landing = fresh(WORK / "cold"), fresh(WORK / "cold/landing")
-        self.config = configured(self.work, self.landing)
+    def run() -> None:
+        if are_new:
+            shutil.rmtree(work / "tables", ignore_errors=True)
+            nights.night = 0
+        nights.land(tables)
+        pgoutput_etl("apply", work, "--config", str(config))
 
-    def run(self) -> None:
-        if self.are_new:
-            shutil.rmtree(self.work / "tables", ignore_errors=True)
-        content = small_night(self.night, self.tables, has_own_schemas=self.are_new)
-        (self.landing / f"{self.night:04}.bin").write_bytes(content)
-        self.night += not self.are_new
-        pgoutput_etl("apply", self.work, "--config", str(self.config))
+    return run
 
 
 def configured(work: Path, landing: Path) -> Path:

@@ -58,7 +58,7 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
     landing, events = work / "landing", work / "events"
     landing.mkdir()
     config = configured(landing, work / "tables")
-    nights = _Nights(landing)
+    nights = Nights(landing)
     measured = []
     with session(settings=event_log(events)) as spark:
         for tables in (_FOLLOWED, *[1] * (_WARM_UP - 1)):
@@ -103,16 +103,17 @@ def _table(oid: int, has_own_schema: bool) -> Relation:
     return replace(described, namespace=f"s{oid}") if has_own_schema else described
 
 
-class _Nights:
+class Nights:
     """Lands one file per night."""
 
-    def __init__(self, landing: Path) -> None:
-        self.landing, self.night = landing, 0
+    def __init__(self, landing: Path, has_own_schemas: bool = False) -> None:
+        self.landing, self.has_own_schemas, self.night = landing, has_own_schemas, 0
 
     def land(self, tables: int) -> None:
         if not tables:
             return
-        (self.landing / f"{self.night:04}.bin").write_bytes(small_night(self.night, tables))
+        content = small_night(self.night, tables, self.has_own_schemas)
+        (self.landing / f"{self.night:04}.bin").write_bytes(content)
         self.night += 1
 
 
@@ -129,7 +130,7 @@ def _summary(kind: str, tables: int, measured: list[_Measured], jobs: Sequence[i
     return SmallNight(kind, tables, median(counts), median(night.cpu for night in nights), seconds)
 
 
-def _separate(nights: _Nights, runs: int) -> SmallNight:
+def _separate(nights: Nights, runs: int) -> SmallNight:
     file = WORK / "small" / "apply.yaml"
     cpu, seconds = [], []
     for _ in range(runs):
