@@ -24,7 +24,7 @@ from pgoutput_etl.spark.delta_write import WriteKind, open_new, open_write
 from pgoutput_etl.spark.file_statistics import statistics_of
 from pgoutput_etl.spark.retries import again
 
-_MOST_BYTES = 1 << 20  # of a table's files
+FEW_BYTES = 1 << 20  # of a table's files, which Spark would need longer to read
 
 _MOST_FILES = 64  # to read
 
@@ -36,7 +36,7 @@ def read_few(
 ) -> pa.Table | None:
     """Some columns of a source's rows in a range; a column that an older ledger lacks is NULL. None if Spark must read
     the table."""
-    stored = open_files(spark, place, _MOST_BYTES)
+    stored = open_files(spark, place, FEW_BYTES)
     if stored is None or any("deletionVector" in file for file in stored.files):
         return None
     files = [file for file in stored.files if _may_have_rows(file, chosen)]
@@ -70,11 +70,11 @@ def append_few(spark: SparkSession, place: Place, rows: pa.Table, application: t
     application: a transaction identifier and its version. rows: with statistics of the first two columns, source and
     batch.
     """
-    return rows.nbytes <= _MOST_BYTES and again(_append, spark, place, rows, application)
+    return rows.nbytes <= FEW_BYTES and again(_append, spark, place, rows, application)
 
 
 def _append(spark: SparkSession, place: Place, rows: pa.Table, application: tuple[str, int]) -> bool:
-    write = open_write(spark, place, _MOST_BYTES, WriteKind.APPEND)
+    write = open_write(spark, place, FEW_BYTES, WriteKind.APPEND)
     if write is None:
         write = open_new(spark, place, spark_schema(rows.schema), {}, None)
     if write is None or not {field["name"] for field in write.table.schema["fields"]}.issuperset(rows.column_names):

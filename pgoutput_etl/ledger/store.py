@@ -16,7 +16,7 @@ from pgoutput_etl.config.object_storage import StorageFolder
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
-from pgoutput_etl.ledger.few_rows import append_few, read_few
+from pgoutput_etl.ledger.few_rows import FEW_BYTES, append_few, read_few
 from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
 from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 # Characters of a path that delta-rs interprets as in a URL: for /a%20b, it reads /a b.
 _UNREADABLE = frozenset("%?#")
-
-_FEW_BYTES = 1 << 20  # of a table's files
 
 _ONE_FILE = 10_000  # rows; Spark would otherwise write one file per core
 
@@ -142,7 +140,7 @@ class LedgerStore(Store):
         names, chosen = SCHEMAS[table].names, RowRange(batch.since, batch.number)
         if self._local is None:
             return self._few(table, names, chosen)
-        return None if self._local.bytes(table) > _FEW_BYTES else self._local.columns_where(table, names, chosen)
+        return None if self._local.bytes(table) > FEW_BYTES else self._local.columns_where(table, names, chosen)
 
     def _few(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table | None:
         return read_few(self._quick, Place(self.path(table)), table, self.source, names, chosen)

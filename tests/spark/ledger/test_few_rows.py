@@ -97,7 +97,7 @@ def test_each_source_has_its_rows_once(spark: SparkSession, root: str, monkeypat
     assert len(by_driver) == 5
     [last] = spark.sql(f"DESCRIBE HISTORY delta.`{root}/types` LIMIT 1").collect()
     assert (last["version"], last["operation"], last["operationParameters"]["mode"]) == (3, "WRITE", "Append")
-    monkeypatch.setattr(few_rows, "_MOST_BYTES", -1)
+    monkeypatch.setattr(few_rows, "FEW_BYTES", -1)
     shop.append_rows("types", ROWS, 2)
     assert sorted(map(str, shop.rows("types", NAMES))) == sorted(map(str, by_driver))
 

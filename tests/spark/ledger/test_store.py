@@ -33,7 +33,7 @@ def test_both_libraries_mean_the_same_folder(
     assert sorted(map(str, few.to_pylist())) == sorted(str(row.asDict()) for row in store.read("types").collect())
     assert nothing is not None
     assert nothing.num_rows == 0
-    monkeypatch.setattr("pgoutput_etl.ledger.store._FEW_BYTES", 10)
+    monkeypatch.setattr("pgoutput_etl.ledger.store.FEW_BYTES", 10)
     assert store.few_before("types", third) is None
     store._local = None
     key = [(row["batch"], row["oid"]) for row in by_delta_rs]
