@@ -88,7 +88,7 @@ def overlap(one: str, other: str) -> bool:
     if not begins[1].startswith(begins[0]):
         return False
     left, right = _pieces(one), _pieces(other)
-    if _ANY in left and _ANY in right:  # what one has between its first and last `*` matches a `*` of the other
+    if _ANY in left and _ANY in right:  # a `*` matches all that the other has in its middle
         return _share_beginning(left, right) and _share_beginning(left[::-1], right[::-1])
     reached, seen = [(0, 0)], {(0, 0)}  # the numbers of pieces that the beginning of a name has matched
     while reached:

@@ -90,7 +90,7 @@ class Checklist:
         return tuple(check for part in parts for check in part)
 
     def of_verify(self) -> Iterator[Check]:
-        """What comparing rows with this server needs. A standby's snapshot takes no slot."""
+        """Checks a server whose rows are to be compared. A standby's snapshot takes no slot."""
         server = self.server
         release, kind = server.version // 10_000, "standby" if server.is_standby else "primary"
         yield Check(OK, "server", f"PostgreSQL {release}, database {server.database}, a {kind}")

@@ -38,7 +38,7 @@ class LoadProgress:
                 try:
                     self.ask("SELECT pg_catalog.pg_stat_clear_snapshot()")
                     copied.update({(row["pid"], row["query"]): row["rows"] for row in self.ask(queries.COPIED)})
-                except Exception:  # noqa: BLE001  # servers before 14 don't say; rows are read all the same
+                except Exception:  # noqa: BLE001  # before PostgreSQL 14, there is no such view; the rows are read anyway
                     return
                 count = sum(copied.values())
                 self._report(f"{count:,} rows so far", size * min(count / rows, 1) if rows else None)
