@@ -18,17 +18,7 @@ from dataclasses import replace
 
 from pgoutput_etl.errors import WireError
 from pgoutput_etl.protocol import messages as pgoutput
-from pgoutput_etl.protocol.messages import (
-    KIND_BINARY,
-    KIND_NULL,
-    KIND_TEXT,
-    KIND_UNCHANGED,
-    OldTupleKind,
-    PgoutputMessage,
-    ReplicaIdentity,
-    TruncateOption,
-    TupleData,
-)
+from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, ReplicaIdentity, TruncateOption, TupleData
 from pgoutput_etl.protocol.reader import Reader
 
 # MaxTupleAttributeNumber of src/include/access/htup_details.h: no tuple has more columns.
@@ -196,12 +186,12 @@ def _tuple(reader: Reader, field: str) -> TupleData:
     for i in range(count):
         begin = reader.position
         kind = reader.uint8(f"{field}[{i}].kind")
-        if kind in (KIND_NULL, KIND_UNCHANGED):
+        if kind in (pgoutput.KIND_NULL, pgoutput.KIND_UNCHANGED):
             values.append(None)
-        elif kind in (KIND_TEXT, KIND_BINARY):
+        elif kind in (pgoutput.KIND_TEXT, pgoutput.KIND_BINARY):
             size = reader.length(f"{field}[{i}].length")
             value = reader.raw(size, f"{field}[{i}].value")
-            if kind == KIND_TEXT:
+            if kind == pgoutput.KIND_TEXT:
                 reader.check_text(reader.position - size, reader.position, f"{field}[{i}].value")
             values.append(value)
         else:
