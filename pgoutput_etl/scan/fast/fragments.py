@@ -65,6 +65,7 @@ class ScanCursor(NamedTuple):
     first_lsn: int  # of frames
     last_lsn: int
     head_matters: int
+    head_ended: int  # with the Commit of a transaction that an earlier file began
     ordinal: int
     accounted_to: int
     # A TRANSACTION's: NO_ORIGIN, KNOWN_ORIGIN if read before this call, or 1 + the index of its Origin message
@@ -75,7 +76,7 @@ class ScanCursor(NamedTuple):
 (
     KIND, FRAGMENT, FRAGMENTS, FRAGMENT_XID, FRAGMENT_LSN, FRAGMENT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_COMMITS,
     FIRST_COMMIT, LAST_COMMIT, HIGHEST_COMMIT, HAS_XIDS, OLDEST_XID, NEWEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS,
-    ORDINAL, ACCOUNTED_TO, ORIGIN,
+    HEAD_ENDED, ORDINAL, ACCOUNTED_TO, ORIGIN,
 ) = range(len(ScanCursor._fields))  # fmt: skip
 
 
@@ -110,16 +111,18 @@ def follow(  # noqa: C901 - one loop, for speed
     tag_counts: Numbers,
     relation_counts: Numbers,
     row_messages: Numbers,
+    first: int,
     numbers: Numbers,
     row_fragments: NDArray[np.int32],
     tags: Bytes,
     extents: NDArray[np.int32],
     presences: Bytes,
 ) -> tuple[int, int, int]:
-    """Reads up to `limit` messages and advances `cursor`. Returns the numbers of messages, rows, and relations.
+    """Reads up to `limit` messages and advances `cursor`. Appends their rows to the `first` ones. Returns the numbers of
+    messages, all rows, and relations.
 
     tag_counts: by tag, the count and the index of its first message. relation_counts: a hash table of relation numbers
-    (from 1), then the OID and the count by relation number. row_messages: the index of each row's message.
+    (from 1), then the OID and the count by relation number. row_messages: the index of each new row's message.
     """
     kind, fragment, fragment_count = cursor[KIND], cursor[FRAGMENT], cursor[FRAGMENTS]
     fragment_xid, fragment_lsn, fragment_ts = cursor[FRAGMENT_XID], cursor[FRAGMENT_LSN], cursor[FRAGMENT_TS]
@@ -129,9 +132,10 @@ def follow(  # noqa: C901 - one loop, for speed
     relation_counts[0, :] = 0
     relation_count = 0
     last_relation, last_number = _I64(-1), 0
-    rows = 0
+    rows = first
     messages = 0
     unchanged_end = _I64(0)
+    unchanged_before = _I64(extents[UNCHANGED, _U64(first)])
     for i in range(limit):
         m = _U64(i)
         tag = fields[m, TAG]
@@ -201,7 +205,10 @@ def follow(  # noqa: C901 - one loop, for speed
                 has_row = False
             elif tag == _C:
                 commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
-                if kind != TRANSACTION or cursor[IS_DAMAGED] or commit_lsn != fragment_lsn:
+                is_of_head = kind == HEAD_FRAGMENT and not fields[m, IN_STREAM]
+                if cursor[IS_DAMAGED] or commit_lsn < 0:
+                    break
+                if not is_of_head and (kind != TRANSACTION or commit_lsn != fragment_lsn):
                     break
                 if cursor[IS_PENDING] or time < _FIRST_TIME or time > _LAST_TIME:
                     break
@@ -213,15 +220,19 @@ def follow(  # noqa: C901 - one loop, for speed
                     cursor[FIRST_COMMIT] = commit_lsn
                 cursor[LAST_COMMIT] = commit_lsn
                 cursor[HIGHEST_COMMIT] = max(cursor[HIGHEST_COMMIT], commit_lsn)
-                if not cursor[HAS_XIDS]:
-                    cursor[HAS_XIDS] = 1
-                    cursor[OLDEST_XID] = fragment_xid
-                    cursor[NEWEST_XID] = fragment_xid
-                # As xid.distance: xids wrap around at 2^32.
-                if (fragment_xid - cursor[OLDEST_XID] + _HALF_OF_XIDS) % XIDS < _HALF_OF_XIDS:
-                    cursor[OLDEST_XID] = fragment_xid
-                if (fragment_xid - cursor[NEWEST_XID] + _HALF_OF_XIDS) % XIDS > _HALF_OF_XIDS:
-                    cursor[NEWEST_XID] = fragment_xid
+                if is_of_head:
+                    cursor[HEAD_MATTERS] = 1
+                    cursor[HEAD_ENDED] = 1
+                else:
+                    if not cursor[HAS_XIDS]:
+                        cursor[HAS_XIDS] = 1
+                        cursor[OLDEST_XID] = fragment_xid
+                        cursor[NEWEST_XID] = fragment_xid
+                    # As xid.distance: xids wrap around at 2^32.
+                    if (fragment_xid - cursor[OLDEST_XID] + _HALF_OF_XIDS) % XIDS < _HALF_OF_XIDS:
+                        cursor[OLDEST_XID] = fragment_xid
+                    if (fragment_xid - cursor[NEWEST_XID] + _HALF_OF_XIDS) % XIDS > _HALF_OF_XIDS:
+                        cursor[NEWEST_XID] = fragment_xid
                 kind, origin = _I64(NO_KIND), _I64(NO_ORIGIN)
             elif tag == _STREAM_COMMIT:
                 commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
@@ -281,7 +292,7 @@ def follow(  # noqa: C901 - one loop, for speed
                 present = HAS_BODY
                 if has_xid:
                     present |= HAS_XID
-                if tag == _C:
+                if has_transaction and tag == _C:
                     present |= HAS_CHANGES
                 tags[1, r] = 0
                 extents[OLD_TUPLE, r + _U64(1)] = extents[OLD_TUPLE, r]
@@ -302,10 +313,10 @@ def follow(  # noqa: C901 - one loop, for speed
             numbers[ROW_CHANGES, r] = changes
             numbers[ROW_ORIGIN, r] = row_origin if has_transaction else NO_ORIGIN
             presences[r] = present | HAS_TRANSACTION if has_transaction else present
-            extents[UNCHANGED, r + _U64(1)] = unchanged_end
+            extents[UNCHANGED, r + _U64(1)] = unchanged_before + unchanged_end
             tags[0, r] = tag
             row_fragments[r] = row_fragment
-            row_messages[r] = i
+            row_messages[_U64(rows - first)] = i
             accounted_to = end
             rows += 1
         if tag_counts[0, _U64(tag)] == 0:

@@ -9,7 +9,8 @@ from pgoutput_etl.scan.census import CENSUS_TAGS
 from pgoutput_etl.scan.fast import fragments as loop
 from pgoutput_etl.scan.fast.fragments import ScanCursor
 from pgoutput_etl.scan.fast.messages import FREQUENT
-from pgoutput_etl.scan.fast.rows import FastRows, FastScanner
+from pgoutput_etl.scan.fast.row_arrays import RowArrays
+from pgoutput_etl.scan.fast.rows import FastRows, FastScanner, OriginField, Scratch
 from pgoutput_etl.scan.file_summary import FragmentKind
 from pgoutput_etl.scan.fragment import Fragment
 from pgoutput_etl.scan.message_row import LOGICAL_TAG
@@ -31,22 +32,35 @@ class FastPath:
         if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and state.in_head):
             return None
         if self._scanner is None:
-            self._scanner = FastScanner(state.data, state.framing, state.file, state.with_tuples)
+            self._scanner = FastScanner(state.data, state.framing, state.file, Scratch())
         before, position = state.ordinal, frame.offset
         while self._scanner.find(position, in_stream):
-            fragment = state.fragment
-            origin = None if fragment is None or fragment.origin is None else (fragment.origin, fragment.origin_lsn)
-            rows = self._scanner.read(_cursor(state), len(state.summary.epochs) - 1, origin)
+            arrays = RowArrays(self._scanner.readable, self._scanner.has_lsn, state.with_tuples)
+            known = self._known_origin()
+            rows = self._scanner.read(_cursor(state), arrays)
             if not rows.messages:
                 break
             state.compare(islice(self._scanner.bodies(), rows.messages))
             if state.census is not None and not CENSUS_TAGS.isdisjoint(tag for tag, _ in rows.tags):
                 state.census.add_all(islice(self._scanner.bodies(), rows.messages), in_stream)
             self._advance(rows)
+            self._append(arrays, known)
             position, in_stream = rows.position, rows.in_stream
             if not rows.more:
                 break
         return None if state.ordinal == before else ReadPosition(state.ordinal - before, position, in_stream)
+
+    def _known_origin(self) -> OriginField | None:
+        fragment = self._state.fragment
+        return None if fragment is None or fragment.origin is None else (fragment.origin, fragment.origin_lsn)
+
+    def _append(self, arrays: RowArrays, known: OriginField | None) -> None:
+        state, scanner = self._state, self._scanner
+        assert scanner is not None
+        if arrays.rows:
+            state.flush()
+            batch = arrays.batch(len(state.summary.epochs) - 1)
+            state.batches.append(scanner.with_origins(batch, arrays.numbers[loop.ROW_ORIGIN, : arrays.rows], known))
 
     def _advance(self, rows: FastRows) -> None:
         """Advances the state past the messages of `rows`."""
@@ -68,16 +82,13 @@ class FastPath:
         if cursor.has_xids:
             summary.xids = (cursor.oldest_xid, cursor.newest_xid)
         summary.first_lsn, summary.last_lsn = cursor.first_lsn or None, cursor.last_lsn or None
-        state.head_matters = bool(cursor.head_matters)
+        state.head_matters, summary.head_ended = bool(cursor.head_matters), bool(cursor.head_ended)
         state.ordinal, state.accounted_to = cursor.ordinal, cursor.accounted_to
         state.offset, state.lsn, state.read_to = rows.offset, rows.lsn, rows.read_to
         for tag, count in rows.tags:
             summary.messages[tag] = summary.messages.get(tag, 0) + count
         for relation, count in rows.relations:
             summary.changes[relation] = summary.changes.get(relation, 0) + count
-        if rows.batch is not None:
-            state.flush()
-            state.batches.append(rows.batch)
 
 
 def _cursor(state: ScanState) -> ScanCursor:
@@ -103,6 +114,7 @@ def _cursor(state: ScanState) -> ScanCursor:
         first_lsn=summary.first_lsn or 0,
         last_lsn=summary.last_lsn or 0,
         head_matters=state.head_matters,
+        head_ended=summary.head_ended,
         ordinal=state.ordinal,
         accounted_to=state.accounted_to,
         origin=loop.KNOWN_ORIGIN if fragment is not None and fragment.origin is not None else loop.NO_ORIGIN,
