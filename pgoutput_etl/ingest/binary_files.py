@@ -20,6 +20,7 @@ from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.landed_tuples import RereadError, TupleFile
+from pgoutput_etl.scan.small_files import SmallFiles
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame, is_connect
 from pgoutput_etl.spark.workers import freeze_modules, is_first_scan
@@ -134,14 +135,14 @@ def scan_files(
     pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 
     def scan(files: Iterator[tuple[str, bytes]], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:
-        is_first = is_first_scan()
+        is_first, small = is_first_scan(), SmallFiles()
         for path, content in files:
             task, local = pickle.loads(pickled[path]), local_path(path)
             if not is_first and task.known_part is None:
                 raise RereadError(f"{path}: an executor was lost with the messages of this file. Run again")
             stay_from = None if local is None else leaves_from
             try:
-                scanned = scan_part(path, content, task, known, framing, salvages, max_size, False, stay_from)
+                scanned = scan_part(path, content, task, known, framing, salvages, max_size, False, stay_from, small)
             except ArchiveError as error:
                 if not is_first:
                     raise RereadError(str(error)) from error
@@ -149,11 +150,13 @@ def scan_files(
                 continue
             if local is not None and not scanned.has_tuples:
                 landed[task.number] = TupleFile.at(local, Framing(scanned.summary.framing))
-            yield from scanned.batches if mask is None else map(mask, scanned.batches)
+            yield from small.batches_with(scanned)
+        yield from small.rest()
 
     def pack(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         landed: dict[int, TupleFile] = {}
-        return pack_blocks(scan(files, landed), BlockKind.CHANGE, landed)
+        rows = scan(files, landed)
+        return pack_blocks(rows if mask is None else map(mask, rows), BlockKind.CHANGE, landed)
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())

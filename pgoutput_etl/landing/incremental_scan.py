@@ -14,6 +14,7 @@ from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import HEAD, ScanError
 from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scan_file import scan_either_way
+from pgoutput_etl.scan.small_files import SmallFiles
 
 
 class PartError(ArchiveError):
@@ -38,11 +39,12 @@ def scan_part(
     max_size: int = MAX_SIZE,
     with_census: bool = False,
     leaves_tuples_from: int | None = None,
+    small_files: SmallFiles | None = None,
 ) -> ScanResult:
     """Decodes the new part of a landed file. Offsets count from the beginning of the decompressed file.
 
-    leaves_tuples_from: rows of uncompressed files of at least this many bytes have no tuples. Raises ArchiveError,
-    which names file, offset, and LSN.
+    leaves_tuples_from: rows of uncompressed files of at least this many bytes have no tuples. small_files: takes the
+    rows of a small file, if it can. Raises ArchiveError, which names file, offset, and LSN.
     """
     try:
         if len(content) < task.size:
@@ -51,7 +53,7 @@ def scan_part(
             content = content[: task.size]
         read = read_content(content, path, max_size)
         stay = leaves_tuples_from is not None and read.data is content and len(content) >= leaves_tuples_from
-        return _scan(path, read, task, known, framing, salvages, with_census, not stay)
+        return _scan(path, read, task, known, framing, salvages, with_census, not stay, small_files)
     except ExpansionError as error:
         raise PartError(ScanError(f"{path}: {error}", is_hopeless=True)) from error
     except PartError as error:
@@ -69,6 +71,7 @@ def _scan(
     salvages: bool,
     with_census: bool,
     with_tuples: bool,
+    small_files: SmallFiles | None,
 ) -> ScanResult:
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
@@ -88,6 +91,7 @@ def _scan(
         begins_in_stream=None if prefix is None else prefix.ends_in_stream,
         with_census=with_census,
         with_tuples=with_tuples,
+        read_together=None if small_files is None else small_files.read,
     )
     heads = heads_of(data)
     unkeyed = known.unkeyed.beginnings(data) if task.known_part is None and known.unkeyed is not None else []

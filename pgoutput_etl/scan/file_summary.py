@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -138,12 +138,24 @@ class FileScan:
         return self.begins == FileBeginning.INSIDE.value
 
     def to_json(self) -> bytes:
-        return json.dumps({name: getattr(self, name) for name in self.__slots__}, default=asdict).encode()
+        """The fields that differ from their defaults."""
+        values = ((name, getattr(self, name)) for name in self.__slots__)
+        said = {name: value for name, value in values if name not in _DEFAULTS or value != _DEFAULTS[name]}
+        return json.dumps(said, default=_fields).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> FileScan:
         scan: FileScan = _adapter().validate_json(text)
         return scan
+
+
+_REQUIRED = (0, "", 0, "")
+
+_DEFAULTS = {name: getattr(FileScan(*_REQUIRED), name) for name in FileScan.__slots__[len(_REQUIRED) :]}
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in part.__slots__}
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,25 +14,31 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Begin, Commit, CommitPrepared, PgoutputMessage, StreamCommit
 from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileScan, FragmentKind, OpenFragment
-from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
+from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, batch_of, note
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
     """rows: message rows. left: number of bytes read after the last row. census: None unless requested. has_tuples:
-    False if the rows of changes have no tuples, because they stay in the landed file."""
+    False if the rows of changes have no tuples, because they stay in the landed file. is_together: the rows are among
+    those of other files (small_files)."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
     left: int = 0
     census: MessageCensus | None = None
     has_tuples: bool = True
+    is_together: bool = False
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
         """The rows, including that of the summary."""
+        return [*self.rows, batch_of([self.note()])]
+
+    def note(self) -> dict[str, Any]:
+        """The row of the summary."""
         end = self.summary.consumed
-        return [*self.rows, note(self.summary.file, SUMMARY_TAG, self.summary.to_json(), end - self.left, end)]
+        return note(self.summary.file, SUMMARY_TAG, self.summary.to_json(), end - self.left, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,8 @@ class ScanRequest:
     """A request to scan data[start:]. begins_in_stream: None if unknown.
 
     leaves_tail: an unfinished message at the end is not an error, but reported and left unread. with_census: counts the
-    messages that produce no row. with_tuples: False leaves tuples where they are (landed_tuples).
+    messages that produce no row. with_tuples: False leaves tuples where they are (landed_tuples). read_together: reads
+    a file with others, if possible (small_files).
     """
 
     data: bytes
@@ -50,6 +59,7 @@ class ScanRequest:
     begins_in_stream: bool | None = None
     with_census: bool = False
     with_tuples: bool = True
+    read_together: Callable[[ScanRequest], ScanResult | None] | None = None
 
 
 def check_time(message: PgoutputMessage) -> None:

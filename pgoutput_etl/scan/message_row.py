@@ -85,7 +85,7 @@ class ScanError:
 
     def note(self, file: int) -> pa.RecordBatch:
         """The file's only row."""
-        return note(file, ERROR_TAG, json.dumps(asdict(self)).encode())
+        return batch_of([note(file, ERROR_TAG, json.dumps(asdict(self)).encode())])
 
     @classmethod
     def from_json(cls, text: bytes) -> ScanError:
@@ -98,7 +98,6 @@ def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.array(rows, _ROW))
 
 
-def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
-    """A row about a file: its summary or error."""
-    row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_FRAGMENT}
-    return batch_of([row])
+def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> dict[str, Any]:
+    """The fields of a row about a file: its summary or error."""
+    return {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_FRAGMENT}

@@ -49,6 +49,8 @@ def scan_either_way(request: ScanRequest) -> ScanResult:
     Messages equal them under the right assumption. A head with changes that decodes both ways is an error. If neither
     way decodes, the result has the damage or tail of the reading that gets further.
     """
+    if request.read_together is not None and (together := request.read_together(request)) is not None:
+        return together
     if request.begins_in_stream is not None:
         return _scan_from(request, request.begins_in_stream)
     outside_error: HeadError | None = None

@@ -353,6 +353,15 @@ class Scanner(ScanState):
         self.append_row(tag, number, body=body, xid=xid, **fields)
 
     def _finish(self) -> None:
+        self.end_file()
+        self.flush()
+        if self.summary.messages.get("R"):
+            self.summary.roots = partition_roots(self.batches)
+        if self.summary.messages.get(LOGICAL_TAG):
+            self.batches = [with_catalog_tag(batch) for batch in self.batches]
+
+    def end_file(self) -> None:
+        """Completes the summary, except for facts that are found in the rows."""
         if self.head_matters:
             self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
         if self.fragment is not None:
@@ -360,11 +369,6 @@ class Scanner(ScanState):
         # A file that only has keepalives can't be recognized by its content.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
-        self.flush()
-        if self.summary.messages.get("R"):
-            self.summary.roots = partition_roots(self.batches)
-        if self.summary.messages.get(LOGICAL_TAG):
-            self.batches = [with_catalog_tag(batch) for batch in self.batches]
 
     def result(self) -> ScanResult:
         return ScanResult(

@@ -40,7 +40,8 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class FastRows:
-    """What a reading of `messages` messages found, and the scan's state after the last one. Their rows are in RowArrays.
+    """What a reading of `messages` messages found, and the scan's state after the last one. rows: the number of rows in
+    the arrays, with those before.
 
     tags, relations: counts, in order of first occurrence. offset, lsn, read_to: of the last message's frame. position,
     in_stream: of the first message not read, or the end. more: the fast path may also be able to read that message.
@@ -48,6 +49,7 @@ class FastRows:
     """
 
     messages: int
+    rows: int
     cursor: ScanCursor
     tags: list[tuple[str, int]]
     relations: list[tuple[int, int]]
@@ -63,12 +65,12 @@ class FastRows:
 class FastScanner:
     """Reads a file's messages many at a time."""
 
-    def __init__(self, data: bytes, framing: Framing, file: int, scratch: Scratch) -> None:
+    def __init__(self, data: bytes, framing: Framing, file: int, scratch: Scratch, limit: int = _FIRST_LIMIT) -> None:
         self.data = np.frombuffer(data, np.uint8)
         self.framing, self.file, self.scratch = framing, file, scratch
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
         self.fields = scratch.fields
-        self.limit = _FIRST_LIMIT
+        self.limit = limit
 
     def find(self, position: int, in_stream: bool) -> bool:
         """Finds messages from a frame on. False if there are too few to be worth reading here."""
@@ -87,7 +89,7 @@ class FastScanner:
         return self.fields.messages if self.fields.to_the_end else self.fields.messages - 1
 
     def read(self, cursor: ScanCursor, arrays: RowArrays) -> FastRows:
-        """Reads the readable messages, and appends their rows."""
+        """Reads the readable messages. Writes their rows after the arrays' own, to which `append` adds them."""
         fields, scratch, limit = self.fields, self.scratch, self.readable
         cursor_numbers = np.array(cursor, np.int64)
         scratch.tags.fill(0)
@@ -101,12 +103,12 @@ class FastScanner:
             arrays.rows,
             *arrays.outputs(),
         )
-        arrays.append(self.data, fields, scratch.row_messages, rows, self.file)
         self.limit = self.limit * _GROWTH if messages == limit else _FIRST_LIMIT
         last = max(messages - 1, 0)
         is_all = messages == fields.messages
         return FastRows(
             messages,
+            rows,
             ScanCursor(*cursor_numbers.tolist()),
             _counted_tags(scratch.tags),
             [(int(oid), int(count)) for oid, count in scratch.relations[1:, :relations].T],
@@ -118,6 +120,9 @@ class FastScanner:
             more=fields.more and messages == limit,
             origin=self._origin(int(cursor_numbers[loop.ORIGIN]) - 1) if cursor_numbers[loop.ORIGIN] > 0 else None,
         )
+
+    def append(self, arrays: RowArrays, read: FastRows) -> None:
+        arrays.append(self.data, self.fields, self.scratch.row_messages, read.rows, self.file)
 
     def with_origins(self, batch: pa.RecordBatch, row_origins: Numbers, known: OriginField | None) -> pa.RecordBatch:
         """The rows with their origins. row_origins: each row's, as in ScanCursor.origin. known: the origin for which
