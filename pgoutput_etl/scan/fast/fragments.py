@@ -118,8 +118,8 @@ def follow(  # noqa: C901 - one loop, for speed
     extents: NDArray[np.int32],
     presences: Bytes,
 ) -> tuple[int, int, int]:
-    """Reads up to `limit` messages, advances `cursor`, and writes their rows after the `first` ones. Returns the numbers
-    of messages, of all rows, and of relations.
+    """Reads up to `limit` messages, advances `cursor`, and writes their rows after the `first` ones. Returns the
+    numbers of messages, of all rows, and of relations.
 
     tag_counts: by tag, the count and the index of its first message. relation_counts: a hash table of relation numbers
     (from 1), then the OID and the count by relation number. row_messages: the index of each new row's message.

@@ -51,8 +51,8 @@ class FastPath:
         return None if state.ordinal == before else ReadPosition(state.ordinal - before, position, in_stream)
 
     def read_whole(self, arrays: RowArrays) -> FastRows | None:
-        """Reads all messages that the scanner found. None if the compiled loop doesn't accept all of them. Their rows are
-        not appended yet."""
+        """Reads all messages that the scanner found. None if the compiled loop doesn't accept all of them. Their rows
+        are not appended yet."""
         state, scanner = self._state, self._scanner
         assert scanner is not None
         rows = scanner.read(_cursor(state), arrays)
