@@ -61,14 +61,12 @@ class SmallFiles:
         return result
 
     def _with_room(self, scanner: FastScanner) -> RowArrays:
+        """The arrays for the rows of the messages that the scanner found."""
         arrays = self._arrays
-        if arrays is not None and (
-            arrays.has_lsn != scanner.has_lsn or arrays.capacity - arrays.rows < scanner.fields.messages
-        ):
+        if arrays is None or arrays.has_lsn != scanner.has_lsn or not arrays.has_room(scanner.fields.messages):
             self._end_batch()
-        if self._arrays is None:
-            self._arrays = RowArrays(MOST_MESSAGES, scanner.has_lsn)
-        return self._arrays
+            self._arrays = arrays = RowArrays(MOST_MESSAGES, scanner.has_lsn)
+        return arrays
 
     def batches_with(self, scanned: ScanResult) -> Iterator[pa.RecordBatch]:
         """The rows to yield after a file was read, by `read` or by itself."""
@@ -90,9 +88,9 @@ class SmallFiles:
 
     def _end_batch(self) -> None:
         arrays, read = self._arrays, self._read
+        self._arrays, self._read = None, []
         if arrays is None or not read:
             return
-        self._arrays, self._read = None, []
         batch = arrays.batch()
         for (scanned, first), end in zip(read, [*(first for _, first in read[1:]), arrays.rows], strict=True):
             if "R" in scanned.summary.messages:

@@ -191,12 +191,15 @@ def follow(  # noqa: C901 - one loop, for speed
             extents[BODY, r + _U64(1)] = extents[BODY, r]
         else:
             xid, has_xid = _I64(0), _I64(0)
+            is_between = kind in (NO_KIND, HEAD_FRAGMENT)  # of transactions; the head ends with the first beginning
             if tag == _B:
                 commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
-                if kind != NO_KIND or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:
+                if not is_between or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:
                     break
                 if cursor[HAS_COMMITS] and commit_lsn <= cursor[LAST_COMMIT]:
                     break
+                if kind == HEAD_FRAGMENT:
+                    cursor[HEAD_ENDED] = 1
                 fragment_count += 1
                 kind, fragment, changes = _I64(TRANSACTION), fragment_count, _I64(0)
                 fragment_xid, fragment_lsn, fragment_ts = fields[m, XID], commit_lsn, time
@@ -236,7 +239,7 @@ def follow(  # noqa: C901 - one loop, for speed
                 kind, origin = _I64(NO_KIND), _I64(NO_ORIGIN)
             elif tag == _STREAM_COMMIT:
                 commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
-                if kind != NO_KIND or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:
+                if not is_between or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:
                     break
                 if cursor[HAS_COMMITS]:
                     if commit_lsn <= cursor[LAST_COMMIT]:
@@ -246,10 +249,14 @@ def follow(  # noqa: C901 - one loop, for speed
                     cursor[FIRST_COMMIT] = commit_lsn
                 cursor[LAST_COMMIT] = commit_lsn
                 cursor[HIGHEST_COMMIT] = max(cursor[HIGHEST_COMMIT], commit_lsn)
-                row_fragment = _I64(NO_FRAGMENT)
+                if kind == HEAD_FRAGMENT:
+                    cursor[HEAD_ENDED] = 1
+                kind, row_fragment = _I64(NO_KIND), _I64(NO_FRAGMENT)
             elif tag == _S:
-                if kind != NO_KIND:
+                if not is_between:
                     break
+                if kind == HEAD_FRAGMENT:
+                    cursor[HEAD_ENDED] = 1
                 fragment_count += 1
                 kind, fragment, changes = _I64(SEGMENT), fragment_count, _I64(0)
                 fragment_xid = fields[m, XID]
@@ -260,9 +267,11 @@ def follow(  # noqa: C901 - one loop, for speed
                     break
                 kind = _I64(NO_KIND)
             elif tag == _A:
-                if kind != NO_KIND:
+                if not is_between:
                     break
-                row_fragment = _I64(NO_FRAGMENT)
+                if kind == HEAD_FRAGMENT:
+                    cursor[HEAD_ENDED] = 1
+                kind, row_fragment = _I64(NO_KIND), _I64(NO_FRAGMENT)
             elif tag in (_R, _Y):
                 if kind == NO_KIND:
                     row_fragment = _I64(NO_FRAGMENT)

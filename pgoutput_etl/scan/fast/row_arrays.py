@@ -29,7 +29,7 @@ class RowArrays:
     """
 
     def __init__(self, capacity: int, has_lsn: bool, with_tuples: bool = True) -> None:
-        self.capacity, self.has_lsn, self.rows = capacity, has_lsn, 0
+        self.has_lsn, self.rows = has_lsn, 0
         self.numbers = np.empty((loop.NUMBERS, capacity), np.int64)
         self.fragments = np.empty(capacity, np.int32)
         self.tags = np.empty((2, capacity), np.uint8)
@@ -48,6 +48,9 @@ class RowArrays:
     def size(self) -> int:
         """The number of bytes in all rows."""
         return int(self.extents[: loop.UNCHANGED, self.rows].sum())
+
+    def has_room(self, rows: int) -> bool:
+        return rows <= len(self.presences) - self.rows
 
     def append(self, data: Bytes, fields: MessageFields, row_messages: Numbers, rows: int, file: int) -> None:
         """Takes the rows up to `rows`, after their numbers were written, and copies their bytes from the data of their
