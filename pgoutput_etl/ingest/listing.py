@@ -35,7 +35,7 @@ _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
 _MOST_BYTES = 1 << 27  # per task, Spark's default
 
-_OPENING_BYTES = 1 << 16  # can be read in about the time that it takes to open a file and scan a few messages
+_OPENING_BYTES = 1 << 17  # can be read in about the time that it takes to open a file and scan a few messages
 
 _CORES_OF_CONNECT = 8
 

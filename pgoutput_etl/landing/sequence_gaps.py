@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import lru_cache
 from itertools import pairwise
 
 _NUMBER = re.compile(r"\d+")
@@ -53,6 +54,7 @@ def _step(before: str, after: str) -> int | None:
     return int(new) - int(old)
 
 
+@lru_cache(2)  # a name is compared with the one before it and the one after it
 def _is_date_or_time(digits: str) -> bool:
     """True for a date such as 261121, or a time of day such as 235959."""
     if len(digits) != 6:
