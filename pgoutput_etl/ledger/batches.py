@@ -28,6 +28,10 @@ _BATCH = (
     *("backfill", "since", "settings", "format"),
 )
 
+# The step that appends a batch's first row. Only one run's row is accepted, even if clocks differ so much that a second
+# run doesn't respect the first one's claim.
+_FIRST = "begun"
+
 
 @dataclass(frozen=True, slots=True)
 class StatesAt:
@@ -181,9 +185,9 @@ class LedgerBatches:
         orders = [json.loads(row["backfill"]) for row in self._done("backfill") if row["backfill"]]
         return [order["snapshot"] for order in orders if order.get("snapshot")]
 
-    def done_at(self) -> list[tuple[int, datetime]]:
+    def done_at(self, first: int = 0) -> list[tuple[int, datetime]]:
         """The number of each finished batch, and its finish time."""
-        return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in self._done("at")]
+        return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in self._done("at", first=first)]
 
     def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
         """The claims on a batch and its neighbors: another run may still hold the previous batch, or already the
@@ -231,21 +235,19 @@ class LedgerBatches:
     def begin(self, batch: Batch) -> None:
         """Records a batch before anything else of it is written. A resumed batch is already recorded.
 
-        Raises RunError if another run has begun the batch with other files: both runs would use the same transaction
-        identifiers, and Delta would silently skip the second run's commits.
+        Raises RunError if another run has begun the batch with other files, or has ended one that isn't recorded before
+        its end: both runs would use the same transaction identifiers, and Delta would silently skip the second run's
+        commits.
         """
         if batch.resumed:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": now(self.store.machine), "files": files}
         row |= {"backfill": batch.work, "settings": batch.settings, "format": FORMAT}
-        self.store.append_rows("batches", [row], batch.number, "begun")
-        rows = self.store.rows("batches", ("status", "ledger_id", "files", "backfill"), batch.number, batch.number + 1)
-        [stored] = [row for row in rows if row["status"] == "begun"]
-        if (stored["ledger_id"], stored["files"], stored["backfill"]) != (batch.ledger_id, files, batch.work):
-            raise AnotherRunError(
-                f"another run has already begun batch {batch.number}; this run changes nothing. Run again"
-            )
+        self.store.append_rows("batches", [row], batch.number, _FIRST)
+        names = ("status", "ledger_id", "files", "backfill")
+        if {name: row[name] for name in names} not in self.store.rows("batches", names, batch.number, batch.number + 1):
+            raise _begun_by_another(batch)
 
     def finish(
         self,
@@ -254,15 +256,25 @@ class LedgerBatches:
         state: dict[str, Any] | None,
         tables: Iterable[TableState],
         metrics: Mapping[str, Any] | None = None,
+        has_begun: bool = True,
     ) -> Batch:
-        """Records that a batch is finished, and returns it. metrics: as in `Ledger.close`."""
+        """Records that a batch is finished, and returns it. metrics: as in `Ledger.close`. has_begun: the batch's
+        beginning is recorded. Otherwise, raises RunError if another run has a batch with this number."""
         states = {table.oid: table for table in tables}
         row = {"ledger_id": batch.ledger_id, "status": "done", "at": now(self.store.machine)}
         row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.work}
         row |= {"tables": [table_row(table) for table in states.values()], "since": batch.since, "format": FORMAT}
         row |= {"metrics": None if metrics is None else json.dumps(metrics)}
-        self.store.append_rows("batches", [row], batch.number, "done")
+        self.store.append_rows("batches", [row], batch.number, "done" if has_begun else _FIRST)
+        if not has_begun and (batch.number, row["at"]) not in self.done_at(batch.number):
+            raise _begun_by_another(batch)
         return replace(batch, resumed=False, state=state, tables=states, last_commit_lsn=last_commit_lsn)
+
+
+def _begun_by_another(batch: Batch) -> AnotherRunError:
+    return AnotherRunError(
+        f"another run has already begun batch {batch.number}; this run changes nothing more. Run again"
+    )
 
 
 def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

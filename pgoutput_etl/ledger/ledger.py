@@ -119,9 +119,10 @@ class Ledger:
         tables: Mapping[int, TableState],
         rebuilt: Sequence[int],
         schema_changes: Iterable[tuple[TableState, CommitPosition | None, SchemaChange]],
+        has_begun: bool = True,
     ) -> None:
         """Marks a backfill's batch as done. tables: new states of the backfilled tables; rebuilt: OIDs of complete
-        ones. Everything else stays as the last batch left it."""
+        ones. Everything else stays as the last batch left it. has_begun: as in LedgerBatches.finish."""
         self.history.append_schema_changes(batch, schema_changes)
         if rebuilt:
             self.quarantine.mark_redriven(batch, rebuilt)
@@ -129,7 +130,7 @@ class Ledger:
         reached = batch.last_commit_lsn
         if batch.state is None:  # there were only snapshots so far: use the LSN that all of them have reached
             reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
-        self.publish(self.batches.finish(batch, reached, batch.state, after))
+        self.publish(self.batches.finish(batch, reached, batch.state, after, has_begun=has_begun))
 
     def publish(self, done: Batch) -> None:
         """Makes a finished batch visible to readers. A failure doesn't end the run: its reason is in `unpublished`, and

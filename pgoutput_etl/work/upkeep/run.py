@@ -135,7 +135,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         if self.moved or self.removed:
             self.progress("recording the tables' new versions")
             tables_left = {oid: state for oid, state in self.batch.tables.items() if oid not in self.removed}
-            self.ledger.close_backfill(replace(self.batch, tables=tables_left), self.moved, [], [])
+            self.ledger.close_backfill(replace(self.batch, tables=tables_left), self.moved, [], [], has_begun=False)
         cleaned = self._side_by_side("cleaning", self.compacted, lambda table: (table.name, table.path), self._finish)
         rules = {rule.table: rule for rule in self._rules()}
         existing = [name for name in LEDGER_TABLES if self.upkeep.ledger_table(name).exists()]

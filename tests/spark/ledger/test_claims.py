@@ -66,7 +66,7 @@ def test_a_second_run_and_a_superseded_run_change_nothing(faulty: FaultyJob, mon
     ended = faulty.end(first)
     assert ended.status == EXIT_TRY_LATER
     assert ended.errors.startswith(
-        "PGO-5100: AnotherRunError: another run has already begun batch 1; this run changes nothing"
+        "PGO-5100: AnotherRunError: another run has already begun batch 1; this run changes nothing more"
     )
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS))
