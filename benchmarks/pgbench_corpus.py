@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.corpora import Corpus, corpus
-from benchmarks.landing_files import Block, Landed, even_cuts, interleaved, land
+from benchmarks.landing_files import Block, Landed, even_cuts, initial_cuts, interleaved, land
 from benchmarks.typed_columns import BEGUN, TableFiles, printed, stamps, wall_clock, write_expected
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, inserts, relation, updates
 from pgoutput_etl.protocol.framing import Framing
@@ -73,7 +73,7 @@ def pgbench(
         warm = max(transactions // 50, 1)
         run = _Run.drawn(warm + transactions, accounts)
         blocks = [_initial_rows(run), *(_block(run, *part) for part in _parts(0, warm))]
-        land(first, blocks, framing)
+        land(first, blocks, framing, initial_cuts(accounts))
         messages = 6 * transactions + len(_TABLES)
         landed = land(
             second,

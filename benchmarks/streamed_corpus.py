@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.corpora import Corpus, corpus
-from benchmarks.landing_files import Block, Landed, even_cuts, interleaved, land
+from benchmarks.landing_files import Block, Landed, even_cuts, initial_cuts, interleaved, land
 from benchmarks.typed_columns import (
     BEGUN,
     TableFiles,
@@ -61,7 +61,7 @@ def streamed(rows: int, files: int) -> Corpus:
 
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
         transaction = _Transaction(rows)
-        land(first, [transaction.first_night()], Framing.COPYDATA)
+        land(first, [transaction.first_night()], Framing.COPYDATA, initial_cuts(transaction.initial))
         segments = -(-rows // _PER_SEGMENT)
         messages = rows + 2 * segments + 2 + int(transaction.is_aborted.sum())
         landed = land(second, transaction.blocks(), Framing.COPYDATA, even_cuts(messages, files))
