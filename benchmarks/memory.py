@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.corpora import Corpus
 from benchmarks.jobs import configured, run_job
-from benchmarks.processes import Peaks, Role, watched
+from benchmarks.processes import Peaks, Role, in_new_process, watched
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, fresh, linked, session
 from benchmarks.wide_corpus import wide
@@ -46,11 +45,10 @@ def measure_memory(scale: float, progress: Progress) -> tuple[list[PeakMemory], 
     nights += [("the archive grows", _MB_PER_FILE * 4 * times, 4 * times) for times in _TIMES]
     results = []
     # Each job has its own process, and so its own JVM, because a process seldom returns memory.
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for series, megabytes, files in nights:
-            progress(f"{series}: {megabytes * scale:,.0f} MB in {files} files")
-            rows = scaled(megabytes * _ROWS_PER_MB, scale, 1000)
-            results.append(pool.apply(_measure, (series, rows, files)))
+    for series, megabytes, files in nights:
+        progress(f"{series}: {megabytes * scale:,.0f} MB in {files} files")
+        rows = scaled(megabytes * _ROWS_PER_MB, scale, 1000)
+        results.append(in_new_process(_measure, series, rows, files))
     single = [peak for peak in results if peak.series == "one file"]
     slope, _ = np.polyfit([peak.file for peak in single], [peak.worker for peak in single], 1)
     return results, float(slope)

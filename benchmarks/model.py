@@ -8,14 +8,15 @@ there are more. The model ignores reading from the network, idle executors while
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pgoutput_etl.load.change_source import SINGLE_TASK_BYTES
 
 _SIZES = ("messages", "tables", "files")
-_FEWER = "pgbench, fewer messages"
+_MORE_TABLES, _FEWER_TABLES = "tables", "tables, fewer"
+_MORE_FILES, _FEWER_FILES = "pgbench, more files", "pgbench, fewer messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +99,30 @@ class Estimate:
         return (self.driver + self.single) / self.seconds
 
 
+def fewer_messages(kind: str) -> str:
+    """The night that differs from the kind's only in its number of messages."""
+    return f"{kind}, fewer messages"
+
+
+def compared_nights(kind: str) -> set[str]:
+    """The nights that `rates_of` needs."""
+    return {kind, fewer_messages(kind), _MORE_TABLES, _FEWER_TABLES, _MORE_FILES, _FEWER_FILES}
+
+
 def rates_of(nights: Iterable[Mapping[str, Any]], kind: str) -> Rates:
     """nights: of measure_work, as dictionaries, all on the same number of workers. kind: the archive whose messages are
-    to be multiplied, pgbench or wide."""
+    to be multiplied: pgbench, wide, or streamed."""
     warm = {night["night"]: night for night in nights if not night["cold"]}
     cold = {night["night"]: night for night in nights if night["cold"]}
-    large, small = warm[kind], cold[f"{kind}, fewer messages"]
+    large, small = warm[kind], cold[fewer_messages(kind)]
 
     def costs(seconds: Callable[[Mapping[str, Any]], float]) -> Costs:
         def per(size: str, more: str, fewer: str) -> float:
             further: int = warm[more][size] - warm[fewer][size]
             return max((seconds(warm[more]) - seconds(warm[fewer])) / further, 0.0)
 
-        messages = per("messages", kind, f"{kind}, fewer messages") * 1e6
-        table, file = per("tables", "tables", "tables, fewer"), per("files", "pgbench, more files", _FEWER)
+        messages = per("messages", kind, fewer_messages(kind)) * 1e6
+        table, file = per("tables", _MORE_TABLES, _FEWER_TABLES), per("files", _MORE_FILES, _FEWER_FILES)
         variable = Costs(0.0, messages, table, file).of(LargeNight(*(small[size] for size in _SIZES)))
         return Costs(max(seconds(small) - variable, 0.0), messages, table, file)
 
@@ -135,3 +146,12 @@ def estimate(
     dollars = puts * prices.put + gets * prices.get
     parallel = (rates.parallel.of(night) + reduced_by_many) / cores
     return Estimate(cores, parallel, rates.driver.of(night), single, puts + gets, dollars)
+
+
+def predicted_seconds(
+    nights: Sequence[Mapping[str, Any]], kind: str, night: LargeNight, cores: int, tables_at_a_time: int
+) -> float | None:
+    """The most that the night takes by counts of this machine; None if not all nights that it needs were counted."""
+    if not compared_nights(kind) <= {counted["night"] for counted in nights}:
+        return None
+    return estimate(rates_of(nights, kind), night, cores, tables_at_a_time, REQUESTS, S3_PRICES).seconds

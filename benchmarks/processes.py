@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from multiprocessing import get_context
+from typing import ParamSpec, TypeVar
 
 import psutil
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _INTERVAL = 0.1  # seconds
 _EXECUTOR, _SERVERS = "CoarseGrainedExecutorBackend", ("deploy.master.Master", "deploy.worker.Worker")
@@ -48,6 +54,13 @@ def _role_of(process: psutil.Process) -> Role | None:
     if any(server in command for server in _SERVERS):
         return Role.SERVER
     return Role.EXECUTOR_JVM if _EXECUTOR in command else Role.DRIVER_JVM
+
+
+def in_new_process(function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+    """Calls a module's function in a process of its own, and so with its own JVM. Raises BrokenProcessPool if the
+    process dies; multiprocessing.Pool would wait forever."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments, **named).result()
 
 
 def cpu_seconds() -> Counter[Role]:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,7 +19,7 @@ from benchmarks.landing_files import Landed
 from benchmarks.large_table import LargeTable
 from benchmarks.long_ledger import LongLedger
 from benchmarks.pgbench_corpus import long_pgbench, pgbench
-from benchmarks.processes import Role, cpu_seconds, watched
+from benchmarks.processes import Role, cpu_seconds, in_new_process, watched
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, fresh, linked, session
 from benchmarks.tables_corpus import many_tables
@@ -163,13 +162,12 @@ SIZES: dict[str, tuple[str, _Prepare]] = {
 def measure_sizes(scale: float, only: Sequence[str], progress: Progress) -> list[SizedNight]:
     """only: names of SIZES; all if empty. Deletes the tables that it wrote."""
     results = []
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for name in only or SIZES:
-            progress(name)
-            try:
-                results.append(pool.apply(_measure, (name, scale)))
-            finally:
-                shutil.rmtree(_work(name), ignore_errors=True)
+    for name in only or SIZES:
+        progress(name)
+        try:
+            results.append(in_new_process(_measure, name, scale))
+        finally:
+            shutil.rmtree(_work(name), ignore_errors=True)
     return results
 
 

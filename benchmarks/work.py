@@ -7,10 +7,9 @@ the files and keeps the ledger, and no worker opens a landed file itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,9 +18,10 @@ from benchmarks.corpora import Corpus
 from benchmarks.event_log import LoggedWork, event_log, logged_work, now
 from benchmarks.jobs import configured, run_job
 from benchmarks.pgbench_corpus import pgbench
-from benchmarks.processes import Role, cpu_seconds
+from benchmarks.processes import Role, cpu_seconds, in_new_process
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, copied, fresh, linked, session
+from benchmarks.streamed_corpus import streamed
 from benchmarks.tables_corpus import many_tables
 from benchmarks.wide_corpus import wide
 from tests.support.spark_servers import standalone_cluster
@@ -78,15 +78,19 @@ NIGHTS: dict[str, Callable[[float], Corpus]] = {
     ),
     "wide": lambda scale: wide(scaled(200_000, scale, 1000), 8),
     "wide, fewer messages": lambda scale: wide(scaled(40_000, scale, 500), 8),
+    "streamed": lambda scale: streamed(scaled(1_000_000, scale, 20_000), 8),
+    "streamed, fewer messages": lambda scale: streamed(scaled(200_000, scale, 10_000), 8),
     "tables": lambda scale: many_tables(scaled(60, scale, 8), 1),
     "tables, fewer": lambda scale: many_tables(scaled(10, scale, 2), 1),
 }
 _ON_ANY_NUMBER = "pgbench, fewer messages"  # the night that runs on every number of workers
 
 
-def measure_work(scale: float, runs: int, only: Sequence[str], progress: Progress) -> Iterator[list[NightWork]]:
-    """Yields all results so far after each night. only: names of NIGHTS; all if empty."""
-    nights = [(name, 2) for name in NIGHTS] + [(_ON_ANY_NUMBER, workers) for workers in WORKERS if workers != 2]
+def measure_work(
+    scale: float, runs: int, only: Collection[str], progress: Progress, numbers: Sequence[int] = WORKERS
+) -> Iterator[list[NightWork]]:
+    """Yields all results so far after each night. only: names of NIGHTS; all if empty. numbers: of workers."""
+    nights = [(name, 2) for name in NIGHTS] + [(_ON_ANY_NUMBER, workers) for workers in numbers if workers != 2]
     results: list[NightWork] = []
     for name, workers in nights:
         if not only or name in only:
@@ -97,8 +101,7 @@ def measure_work(scale: float, runs: int, only: Sequence[str], progress: Progres
 
 def measure_night(name: str, corpus: Corpus, workers: int, runs: int, work: Path) -> list[NightWork]:
     """A cold night, and the median of `runs` warm ones, by their CPU seconds. The driver is a separate process."""
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return pool.apply(_measure, (name, corpus, workers, runs, fresh(work)))
+    return in_new_process(_measure, name, corpus, workers, runs, fresh(work))
 
 
 def _measure(name: str, corpus: Corpus, workers: int, runs: int, work: Path) -> list[NightWork]:

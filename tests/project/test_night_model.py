@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.model import Costs, LargeNight, Prices, Rates, Requests, estimate, rates_of
+from benchmarks.model import Costs, LargeNight, Prices, Rates, Requests, estimate, predicted_seconds, rates_of
 from pgoutput_etl.load.change_source import SINGLE_TASK_BYTES
 
 # CPU seconds of executors, of their single tasks, and of the driver: of a night, a million messages, a table, a file.
@@ -85,3 +85,14 @@ def test_requests_are_priced_by_their_class() -> None:
 
     assert night.requests == (100 + 200 + 1000) + (50 + 300 + 2000)
     assert night.dollars == pytest.approx(1300 * 0.01 + 2350 * 0.001)
+
+
+def test_a_prediction_needs_the_nights_that_differ_in_one_size() -> None:
+    night = LargeNight(2e6, 10, 100)
+    in_parallel, in_one_task, driver = 9 + 15 + 7.5 + 1, 1 + 1 + 2.5, 20 + 5 + 0.1
+
+    found = predicted_seconds(NIGHTS, "pgbench", night, 8, 4)
+
+    assert found == pytest.approx(in_parallel / 8 + in_one_task / 4 + driver)
+    assert predicted_seconds(NIGHTS, "wide", night, 8, 4) is None
+    assert predicted_seconds([], "pgbench", night, 8, 4) is None
