@@ -86,7 +86,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _apply_json(spark: SparkSession, folder: Path, root: Path, tables: tuple[TableFiles, ...]) -> None:
     for table in tables:
-        path = str(table_path(root, table))
+        path = table_path(root, table)
         target = spark.read.format("delta").load(path)
         own = [name for name in target.columns if not name.startswith("_pg_")]
         kinds = {name: target.schema[name].dataType.simpleString() for name in own}
@@ -130,7 +130,7 @@ def _copy_for_delta_rs(spark: SparkSession, before: Path, root: Path, tables: tu
 
     fresh(root)
     for table in tables:
-        rows = spark.read.format("delta").load(str(table_path(before, table))).drop("_pg_unrepresentable").toArrow()
+        rows = spark.read.format("delta").load(table_path(before, table)).drop("_pg_unrepresentable").toArrow()
         deltalake.write_deltalake(str(root / table.name), rows)
 
 

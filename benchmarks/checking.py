@@ -25,12 +25,12 @@ Fingerprint = tuple[int, tuple[str, ...], Decimal | None]
 
 
 def check_tables(
-    spark: SparkSession, root: Path, tables: Sequence[TableFiles], expected: Mapping[str, Fingerprint]
+    spark: SparkSession, root: Path | str, tables: Sequence[TableFiles], expected: Mapping[str, Fingerprint]
 ) -> None:
     """`expected`: by table name. Raises WrongResultError."""
 
     def read_fingerprint(table: TableFiles) -> Fingerprint:
-        return fingerprint(spark.read.format("delta").load(str(table_path(root, table))))
+        return fingerprint(spark.read.format("delta").load(table_path(root, table)))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         for table, actual in zip(tables, pool.map(read_fingerprint, tables), strict=True):

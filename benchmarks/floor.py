@@ -19,8 +19,8 @@ _NET = "_delete"
 _BYTES_PER_PARTITION = 32 << 20  # of Parquet, to be shuffled
 
 
-def table_path(root: Path, table: TableFiles) -> Path:
-    return root / table.schema / table.name
+def table_path(root: Path | str, table: TableFiles) -> str:
+    return f"{root}/{table.schema}/{table.name}"
 
 
 def merge_all(spark: SparkSession, root: Path, tables: Iterable[TableFiles]) -> float:
@@ -46,7 +46,7 @@ def _write(spark: SparkSession, root: Path, table: TableFiles, appends: bool) ->
     partitions = max(2, -(-Path(table.net).stat().st_size // _BYTES_PER_PARTITION))
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     net = session.read.parquet(table.net)
-    path = str(table_path(root, table))
+    path = table_path(root, table)
     if appends:
         net.where(~F.col(_NET)).drop(_NET).write.format("delta").mode("append").save(path)
     else:
