@@ -133,13 +133,16 @@ def _first_night(tables: list[_OneTable]) -> Block:
 
 
 def _second_night(tables: list[_OneTable]) -> Block:
-    """A change of every table in each transaction, with each table's Relation before its first change."""
+    """A change of every table in each transaction. Each table's Relation is directly before its first change: two
+    Relations before a row would mean that one of them is a partition."""
     numbers = 1 + np.arange(_CHANGES)
     count = len(tables)
     kinds = [table.changes() for table in tables]
     kinds.append(pa.array([relation(table.table) for table in tables], pa.binary()))
     kinds += [begins(_lsn(numbers), _time(numbers), _xid(numbers)), commits(_lsn(numbers), _time(numbers))]
     transaction = np.r_[np.tile(numbers, count), np.ones(count, int), numbers, numbers]
-    stage = np.r_[np.full(_CHANGES * count, 2), np.full(count, 1), np.zeros(_CHANGES, int), np.full(_CHANGES, 3)]
-    order = np.lexsort((stage, transaction))
+    stage = np.r_[np.full((_CHANGES + 1) * count, 1), np.zeros(_CHANGES, int), np.full(_CHANGES, 2)]
+    table = np.r_[np.repeat(np.arange(count), _CHANGES), np.arange(count), np.zeros(2 * _CHANGES, int)]
+    is_change = np.arange(len(stage)) < _CHANGES * count
+    order = np.lexsort((is_change, table, stage, transaction))
     return Block(interleaved(kinds, order), _lsn(transaction[order] - 1) + 64 * (1 + stage[order]))

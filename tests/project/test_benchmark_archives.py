@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from benchmarks.tables_corpus import many_tables
 from benchmarks.wide_corpus import wide
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Framing, detect, frames, stands_in_stream
-from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, Update
 from tests.support.encoder import encode
 
 
@@ -117,6 +118,9 @@ def test_many_tables() -> None:
         "Begin": 50, "Relation": 2, "Update": 60, "Insert": 20, "Delete": 20, "Commit": 50
     }  # fmt: skip
     assert [table.name for table in corpus.tables] == ["table_000", "table_001"]
+    second = messages(corpus.second)
+    pairs = [(a, b) for a, b in pairwise(second) if isinstance(a, Relation)]
+    assert all(isinstance(b, Update) and b.relation_oid == a.oid for a, b in pairs), "as pgoutput sends them"
 
 
 def test_the_decoders_corpus() -> None:
