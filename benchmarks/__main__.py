@@ -1,17 +1,20 @@
 """Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
     python -m benchmarks [decoding typing job baselines small cold whole late merge nights growth memory heap
-        known] [--scale 0.1] [--runs 3] [--only pgbench] [--check]
+        known work sizes] [--scale 0.1] [--runs 3] [--only pgbench] [--check]
+    python -m benchmarks larger [--cores 16] [--memory 32g] [--storage s3a://bucket/folder] [--json machine.json]
+        [--master, --conf, and other options of spark-submit]
 
-Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
-default. --check compares figures with the goals of benchmarks/goals.py.
+Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts but
+`larger` run by default. --check compares figures with the goals of benchmarks/goals.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Collection, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,19 +24,24 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.corpora import BUILD
 from benchmarks.goals import checked
 from benchmarks.report import console, machine, previous_figures, save, show
+from pgoutput_etl.spark.options import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchmarks.larger import LargerMachine
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """only: the scenarios or growth series to run; all if empty. json: the file for figures; drawings go next to it."""
+    """only: the scenarios or growth series to run; all if empty. json: the file for figures; drawings go next to it.
+    larger: the machine of that part."""
 
     scale: float
     runs: int
     only: tuple[str, ...]
     json: Path
+    larger: LargerMachine
 
 
 Progress = Callable[[str], None]
@@ -187,13 +195,22 @@ def late(options: Options, progress: Progress) -> list[dict[str, Any]]:
 
 
 def work(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.work import WORKERS
+
+    nights = _counted(options, options.only, WORKERS, progress)
+    show("The work of nights on a cluster of one-core workers", nights)
+    return nights
+
+
+def _counted(
+    options: Options, only: Collection[str], workers: Sequence[int], progress: Progress
+) -> list[dict[str, Any]]:
     from benchmarks.work import measure_work
 
-    nights = []
-    for measured in measure_work(options.scale, options.runs, options.only, progress):
+    nights: list[dict[str, Any]] = []
+    for measured in measure_work(options.scale, options.runs, only, progress, workers):
         nights = [asdict(night) for night in measured]
         _save(options, {"work": nights})
-    show("The work of nights on a cluster of one-core workers", nights)
     return nights
 
 
@@ -206,6 +223,49 @@ def sizes(options: Options, progress: Progress) -> list[dict[str, Any]]:
         [{name: value for name, value in night.items() if name != "stages"} for night in nights],
     )
     return nights
+
+
+def larger(options: Options, progress: Progress) -> dict[str, Any]:
+    """With --only, the file's other figures stay, if they are of the same machine."""
+    from benchmarks.larger import UnsuitableMachineError, compared, described, measure_scenario
+    from benchmarks.scenarios import SCENARIOS
+
+    names = options.only or tuple(SCENARIOS)
+    if unknown := set(names) - set(SCENARIOS):
+        sys.exit(f"larger: expected scenarios of {', '.join(SCENARIOS)}, found {', '.join(sorted(unknown))}")
+    progress("checking cores and storage")
+    try:
+        described_machine = described(options.larger)
+    except UnsuitableMachineError as error:
+        sys.exit(f"larger: {error}")
+    found: dict[str, Any] = previous_figures(options.json, "larger", options.scale) if options.only else {}
+    keeps = bool(found) and found["machine"] == described_machine
+    rows = {row["scenario"]: row for row in found["scenarios"]} if keeps else {}
+    counted = _counted_for(names, options, keeps, progress)
+    for name in names:
+        run = measure_scenario(name, options.larger, options.scale, options.runs, partial(_prefixed, progress, name))
+        rows[name] = compared(run, counted, options.larger.cores)
+        found = {"machine": described_machine, "scenarios": [*rows.values()]}
+        _save(options, {"larger": found})
+    shown = [{key: value for key, value in row.items() if key != "stages"} for row in rows.values()]
+    show("Scenarios, and the model's most seconds", shown)
+    if failed := [name for name in names if rows[name]["failed"]]:
+        sys.exit(f"larger: {', '.join(failed)} failed, see above; to repeat: --only {' --only '.join(failed)}")
+    return found
+
+
+def _counted_for(names: Sequence[str], options: Options, keeps: bool, progress: Progress) -> list[dict[str, Any]]:
+    """The nights from which the model predicts the scenarios; fewer if counting fails. keeps: those of the file."""
+    from benchmarks.larger import nights_to_count
+
+    needed = nights_to_count(names)
+    counted: list[dict[str, Any]] = previous_figures(options.json, "work", options.scale) if keeps else []
+    if not needed <= {night["night"] for night in counted}:
+        try:
+            counted = _counted(options, needed, (2,), progress)
+        except Exception:  # noqa: BLE001 # scenarios can be measured without a prediction
+            traceback.print_exc()
+    return [night for night in counted if night["workers"] == 2]
 
 
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
@@ -225,12 +285,13 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "known": known,
     "work": work,
     "sizes": sizes,
+    "larger": larger,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all but larger)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of every archive; reported figures have 1")
     parser.add_argument("--runs", type=int, default=3, help="runs per figure; the median is reported")
     parser.add_argument(
@@ -242,17 +303,39 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, default=BUILD / "bench.json", metavar="FILE", help="the file for figures")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a figure is beyond its goal")
-    arguments = parser.parse_args()
+    _add_options_of_larger(parser)
+    try:
+        spark, own = split(sys.argv[1:])
+    except ValueError as error:
+        parser.error(str(error))
+    arguments = parser.parse_args(own)
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"expected parts of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
-    options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json)
+    if (spark or arguments.cores or arguments.memory or arguments.storage) and "larger" not in arguments.parts:
+        parser.error("--cores, --memory, --storage, and Spark's options are of the part larger")
+    options = _options(arguments, spark)
     found: dict[str, Any] = {}
-    for part in arguments.parts or PARTS:
+    for part in arguments.parts or [name for name in PARTS if name != "larger"]:
         with _progress(part) as progress:
             found[part] = PARTS[part](options, progress)
         _save(options, {part: found[part]})
     return _check(found) if arguments.check else 0
+
+
+def _add_options_of_larger(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("larger", "with the options of spark-submit, such as --master and --conf")
+    group.add_argument("--cores", type=int, help="of Spark, and of the model (default: all of this machine)")
+    group.add_argument("--memory", help="of the driver's JVM, such as 32g (default: 2 GB for each core)")
+    group.add_argument("--storage", metavar="URL", help="a folder for landing and tables (default: on this disk)")
+
+
+def _options(arguments: argparse.Namespace, spark: Sequence[str]) -> Options:
+    from benchmarks.larger import LargerMachine
+
+    cores = arguments.cores or machine()["cores"]
+    larger_machine = LargerMachine(cores, arguments.memory or f"{2 * cores}g", arguments.storage, tuple(spark))
+    return Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json, larger_machine)
 
 
 def _check(results: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
 """Writes the tables of docs/performance.md and docs/benchmarks.md from the latest figures: `python -m benchmarks.page`.
 
-Tables are between `<!-- figures: PART -->` and `<!-- end -->`; the text around them is written by hand.
+Tables are between `<!-- figures: PART -->` and `<!-- end -->`; the text around them is written by hand. Larger machines
+have files of their own, in benchmarks/machines.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.model import (
 
 PAGES = (ROOT / "docs/performance.md", ROOT / "docs/benchmarks.md")
 DRAWING = ROOT / "docs/img/growth.svg"
+MACHINES = ROOT / "benchmarks/machines"  # files of `python -m benchmarks larger`
 _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Part = Any  # one part of bench.json
@@ -38,8 +40,10 @@ def page(text: str, parts: Mapping[str, Part]) -> str:
         part = parts.get(_PART_NAMES.get(name, name))
         if part is None:
             return match[0]
-        conditions = f"Scale {part['scale']:g}, medians of {part['runs']}, {part['cores']} cores.\n"
-        return f"{head}{_TABLES[name](part)}\n{conditions}{tail}"
+        written = f"{head}{_TABLES[name](part)}\n"
+        if name == "machines":  # each row has its own conditions
+            return f"{written}{tail}"
+        return f"{written}Scale {part['scale']:g}, medians of {part['runs']}, {part['cores']} cores.\n{tail}"
 
     return _MARKED.sub(figures, text)
 
@@ -222,6 +226,40 @@ def _known(part: Part) -> str:
     return table(("known files as", "files", "planning, s", "bytes in each task", "scan of a new file, s"), rows)
 
 
+def _machines(files: Part) -> str:
+    """A row for each file; in two tables, because one would be too wide."""
+    names = [*dict.fromkeys(run["scenario"] for file in files for run in file["found"]["scenarios"])]
+    compared, speeds = [], []
+    for file in files:
+        runs = {run["scenario"]: run for run in file["found"]["scenarios"]}
+        found = [runs.get(name) for name in names]
+        machine = _machine(file)
+        compared.append((machine, file["scale"], file["runs"], _versions(file), *map(_compared, found)))
+        speeds.append((machine, *(run and run["mb_per_s"] for run in found)))
+    seconds = table(("seconds / by the model, at most", "scale", "runs", "versions", *names), compared)
+    return f"{seconds}\n{table(('MB/s', *names), speeds)}"
+
+
+def _machine(file: Part) -> str:
+    machine = file["found"]["machine"]
+    return (
+        f"{machine['cores']} cores, {file['memory_GiB']:g} GiB, driver of {machine['memory']}, {file['processor']}, "
+        f"{machine['master']}, {machine['storage']}"
+    )
+
+
+def _versions(file: Part) -> str:
+    machine = file["found"]["machine"]
+    own = f"pgoutput_etl {machine['pgoutput_etl']}, Spark {machine['spark']}"
+    return f"{own}, Java {machine['java']}, Python {file['python']}"
+
+
+def _compared(run: Part) -> str | None:
+    if run is None or run["failed"]:
+        return run and "failed"
+    return f"{_cell(run['seconds'])} / {_cell(run['predicted']) or '-'}"
+
+
 _TABLES: dict[str, Callable[[Part], str]] = {
     "decoding": _decoding,
     "typing": _typing,
@@ -240,14 +278,22 @@ _TABLES: dict[str, Callable[[Part], str]] = {
     "work": _work,
     "rates": _rates,
     "sizes": _sizes,
+    "machines": _machines,
 }
 
 
 _PART_NAMES = {"terabyte": "work", "rates": "work"}  # of tables that show another part's figures
 
 
+def kept_machines() -> dict[str, Part]:
+    """The part `machines`, unless there are no files."""
+    files = [json.loads(path.read_text())["larger"] for path in sorted(MACHINES.glob("*.json"))]
+    return {"machines": files} if files else {}
+
+
 def main() -> None:
-    parts = json.loads((BUILD / "bench.json").read_text())
+    figures = BUILD / "bench.json"
+    parts = {**(json.loads(figures.read_text()) if figures.exists() else {}), **kept_machines()}
     for path in PAGES:
         path.write_text(page(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
     if (BUILD / "growth.svg").exists():

@@ -48,11 +48,10 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
 
 
-def previous_figures(path: Path, part: str, scale: float) -> list[dict[str, Any]]:
-    """The figures that `save` wrote for a part at the same scale, if any."""
+def previous_figures(path: Path, part: str, scale: float) -> Any:
+    """The figures that `save` wrote for a part at the same scale; otherwise an empty list."""
     earlier = json.loads(path.read_text()).get(part, {}) if path.exists() else {}
-    figures: list[dict[str, Any]] = earlier["found"] if earlier.get("scale") == scale else []
-    return figures
+    return earlier["found"] if earlier.get("scale") == scale else []
 
 
 def save(path: Path, parts: Mapping[str, Any]) -> None:
