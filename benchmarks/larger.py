@@ -236,13 +236,15 @@ def _timed(machine: LargerMachine, corpus: Corpus, expected: Mapping[str, Finger
 
 
 def _copied(spark: SparkSession, landing: str, night: Path) -> None:
-    """Lands a night's files on any storage."""
-    files = hadoop_path(spark, landing).getFileSystem(cast(Any, spark)._jsc.hadoopConfiguration())
+    """Lands a night's files on any storage, in streams: S3A's copyFromLocalFile has an HTTP client of its own."""
+    settings = cast(Any, spark)._jsc.hadoopConfiguration()
+    here = java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(settings)
+    there = hadoop_path(spark, landing).getFileSystem(settings)
+    copy = java_class(spark, "org.apache.hadoop.fs.FileUtil").copy
 
-    def copy(path: Path) -> None:
-        files.copyFromLocalFile(
-            hadoop_path(spark, str(path)), hadoop_path(spark, f"{landing}/{night.name}-{path.name}")
-        )
+    def land(path: Path) -> None:
+        landed = hadoop_path(spark, f"{landing}/{night.name}-{path.name}")
+        copy(here, hadoop_path(spark, str(path)), there, landed, False, settings)
 
     with ThreadPoolExecutor(_COPIES_AT_A_TIME) as pool:
-        list(pool.map(copy, night.iterdir()))
+        list(pool.map(land, night.iterdir()))
