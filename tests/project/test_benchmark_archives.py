@@ -12,6 +12,7 @@ import pytest
 from benchmarks import corpora
 from benchmarks.corpora import Corpus
 from benchmarks.decoder_corpus import decoder_corpus
+from benchmarks.landing_files import initial_cuts
 from benchmarks.pgbench_corpus import pgbench
 from benchmarks.streamed_corpus import streamed
 from benchmarks.tables_corpus import many_tables
@@ -127,3 +128,8 @@ def test_the_decoders_corpus() -> None:
     corpus = decoder_corpus(4)
     assert kinds(corpus.second) == {"Begin": 4, "Relation": 1, "Insert": 400, "Update": 120, "Delete": 20, "Commit": 4}
     assert detect(next(corpus.second.iterdir()).read_bytes()) is Framing.LENGTH_PREFIXED
+
+
+def test_the_first_night_of_a_large_table_has_a_file_for_each_million_rows() -> None:
+    assert [len(initial_cuts(rows)) for rows in (100_000, 1_000_000, 1_000_001, 12_000_000)] == [0, 0, 1, 11]
+    assert initial_cuts(3_000_000) == [1_000_000, 2_000_000]
