@@ -8,9 +8,10 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.compression import read_content
 from pgoutput_etl.config.settings import Config, OnError
-from pgoutput_etl.ingest.binary_files import find_contents, scan_files
-from pgoutput_etl.ingest.listing import list_landing, list_names, oversized, reading_files
+from pgoutput_etl.ingest.binary_files import find_contents, read_file, scan_files
+from pgoutput_etl.ingest.listing import list_landing, list_names, oversized, reading_files, size_limit
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile, ScanTask
@@ -46,6 +47,9 @@ class LandingFolder(Protocol):
 
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
         """The files that begin with each known content, by the content's number. Raises ArchiveError."""
+
+    def content(self, path: str) -> bytes:
+        """A file's content, decompressed. Raises ArchiveError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +88,8 @@ class SparkLandingFolder:
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
         with reading_files(paths):
             return find_contents(self.spark, paths, known, self.config.source.landing)
+
+    def content(self, path: str) -> bytes:
+        with reading_files([path]):
+            stored = read_file(self.spark, path, self.config.source.landing)
+        return read_content(stored, path, size_limit(self.spark)).data

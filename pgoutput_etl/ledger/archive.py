@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.settings import Config
@@ -264,13 +265,16 @@ class LedgerArchive(ABC):
         """The landed files, by their last known path. A file that was renamed or compressed since then has another path
         now.
 
-        others: files that may be missing. repairable: paths whose files are accepted even if their content has changed.
-        Raises ArchiveError if one of `paths` is missing.
+        others: files that may be missing. repairable: paths whose files are accepted even if their content has changed,
+        unless the earlier content is in a renamed file. Raises ArchiveError if one of `paths` is missing.
         """
         needed, known = sorted(set(paths)), self.prior_state
         landed = {file.path: file for file in self.landing.listing().files()}
-        in_place = {path for path, file in landed.items() if path in repairable or is_unchanged(file, known)}
-        moved = self._moved({*needed, *others} - in_place, landed)
+        unchanged = {path for path, file in landed.items() if is_unchanged(file, known)}
+        moved = self._moved({*needed, *others} - unchanged, landed)
+        for path in [path for path, now in moved.items() if path in repairable and path in landed and now != path]:
+            if resembles(self.landing.content(moved[path]), self.landing.content(path)):
+                del moved[path]
         files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
         refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
         refuse(error.text for error in self.landing.oversized(files.values()).values())
@@ -325,3 +329,13 @@ class LedgerArchive(ABC):
             for mark in row["watermarks"] or ()
         ]
         return StatusLookup.of(outcomes, marks, origins=self.config.source.origins)
+
+
+def resembles(old: bytes, new: bytes) -> bool:
+    """True if the new content is the old one, repaired: it begins and ends like it, except for at most half of it. A
+    receiver that uses a renamed file's name again writes something else."""
+    size = min(len(old), len(new))
+    first, second = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
+    differ, differ_backwards = first[:size] != second[:size], first[::-1][:size] != second[::-1][:size]
+    same = (int(np.argmax(differ)) if differ.any() else size for differ in (differ, differ_backwards))
+    return 2 * sum(same) >= len(old)

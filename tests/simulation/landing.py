@@ -239,5 +239,11 @@ class SimLandingFolder:
                 matches.setdefault(match.prefix.number, []).append(path)
         return matches
 
+    def content(self, path: str) -> bytes:
+        stored = self.read(path)
+        if stored is None:
+            raise ArchiveError(f"{path}: it no longer exists")
+        return read_content(stored, path, MAX_SIZE).data
+
     def read(self, path: str) -> bytes | None:
         return self.storage.read(self.process, f"read {path}", lambda: self.folder.files.get(path, (None,))[0])

@@ -86,6 +86,13 @@ def test_a_run_that_is_stopped_before_it_puts_a_commit_on_s3_does_not_go_on() ->
     assert (failure, world.scenario.is_atomic) == (None, False)
 
 
+@pytest.mark.parametrize("seed", [700_418, 710_599, 712_895])
+def test_a_seed_that_found_a_defect_keeps_every_promise(seed: int) -> None:
+    """The first one: maintenance took the number of a batch that another run had begun. The others: a redrive took the
+    next file under a damaged one's name for its repaired content."""
+    assert run_seed(seed)[1] is None
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
