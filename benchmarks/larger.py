@@ -157,7 +157,9 @@ def _check_storage(spark: SparkSession, machine: LargerMachine) -> None:
             spark.read.text(f"{objects.folder}/written").count()
     except (Py4JError, PySparkException) as error:
         reason = next((line for line in str(error).splitlines() if ": " in line), type(error).__name__)
-        raise UnsuitableMachineError(f"{machine.storage or WORK} can't be written and read: {reason.lstrip(': ')}") from None
+        raise UnsuitableMachineError(
+            f"{machine.storage or WORK} can't be written and read: {reason.lstrip(': ')}"
+        ) from None
 
 
 def nights_to_count(scenarios: Iterable[str]) -> set[str]:

@@ -59,7 +59,9 @@ def test_a_scenario_on_object_storage(tmp_path: Path, monkeypatch: pytest.Monkey
         assert any("/tables/public/table_001/_delta_log/" in path for path in put)
         assert not any("/benchmarks-" in key for key in s3.objects("bench")), "the folder is deleted"
 
-        with pytest.raises(UnsuitableMachineError, match=r"s3a://nowhere/bench can't be written and read: org\.apache\..*nowhere"):
+        with pytest.raises(
+            UnsuitableMachineError, match=r"s3a://nowhere/bench can't be written and read: org\.apache\..*nowhere"
+        ):
             described(replace(machine, storage="s3a://nowhere/bench"))
         with pytest.raises(UnsuitableMachineError, match="expected 4096 cores, found "):
             described(replace(machine, cores=4096))
