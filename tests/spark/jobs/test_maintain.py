@@ -233,7 +233,7 @@ def test_during_a_run_only_append_only_tables_are_compacted(nights: Nights, monk
     with DeltaLedger.at(job.spark, ledger_root(job), "test").batches.claims().held(4):
         version = job.versions()["t"]
         done = maintained(job)
-        assert "Targets were skipped: another run is at work" in done.remarks[0]
+        assert "Targets were skipped: another run is working on this source" in done.remarks[0]
         assert "optimize" in by_name(done, "ledger: batches").steps
         assert all(table.name.startswith("ledger: ") and not table.rows for table in done.tables)
         assert job.versions()["t"] == version
@@ -256,7 +256,7 @@ def test_during_a_run_only_append_only_tables_are_compacted(nights: Nights, monk
 def test_the_next_maintenance_finishes_an_interrupted_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
 
-    def dies(*_: object) -> None:
+    def dies(*_: object, **__: object) -> None:
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
