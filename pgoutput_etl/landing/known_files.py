@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from pgoutput_etl.landing.fingerprint import (
     FilePart,
@@ -20,6 +20,7 @@ from pgoutput_etl.landing.fingerprint import (
 _DIGITS = re.compile(r"(\d+)")
 
 
+@lru_cache(1 << 14)  # a run with thousands of new files needs each one's key several times
 def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key for paths: runs of digits count as numbers, so 9.bin comes before 10.bin."""
     parts = _DIGITS.split(path)

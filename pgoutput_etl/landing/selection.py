@@ -355,7 +355,7 @@ class _Selector:
             if part.is_needless:
                 continue
             if part.status != FileStatus.UNREADABLE.value:
-                if before is not None and is_consecutive([before, part.path]):
+                if unreadable and before is not None and is_consecutive([before, part.path]):
                     foreign += unreadable
                 unreadable, before = [], part.path
             elif not self._is_late(part.path):
