@@ -175,7 +175,7 @@ def read_files(
     try:
         output = _collect(blocks, tasks)
         rescan = partial(_scan_again, landing)
-        _refuse_renamed(files, listing, landing.listing())
+        refuse_renamed(files.values(), listing, landing.listing())
         errors = output.errors | {n: not_read[file.path] for n, file in files.items() if file.path in not_read}
         selection, scans = index.select(files, listing, known, output.scans, errors, rescan, salvages)
         output = replace(output, scans=scans)
@@ -194,15 +194,15 @@ def read_files(
     return FileBatch(blocks, to_apply, selection.parts, landing, selection.remarks, left_out)
 
 
-def _refuse_renamed(files: Mapping[int, LandedFile], before: Listing, after: Listing) -> None:
+def refuse_renamed(files: Iterable[LandedFile], before: Listing, after: Listing) -> None:
     """Raises FilesChangedError if a file has appeared before the newest one. While files were listed or read, the
     receiver may have renamed its open file and begun another one with the old name, which was then read instead.
 
     before, after: listings from before and after the files were read.
     """
-    if not files:
+    newest = max((file.path for file in files), key=natural_order, default=None)
+    if newest is None:
         return
-    newest = max((file.path for file in files.values()), key=natural_order)
     appeared = sorted(file.path for file in after.files_not_in(before))
     before_compression = before.among([uncompressed_name(path) for path in appeared])
     for path in appeared:

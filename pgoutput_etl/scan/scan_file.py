@@ -46,8 +46,9 @@ def scan_either_way(request: ScanRequest) -> ScanResult:
 
     Message, Relation, and Type may decode both ways. If the head has no other messages, the choice doesn't matter,
     because transaction assembly knows the open transaction and decodes them again; if frames have LSNs, those of
-    Messages equal them under the right assumption. A head with changes that decodes both ways is an error. If neither
-    way decodes, the result has the damage or tail of the reading that gets further.
+    Messages equal them under the right assumption. A head with changes that decodes both ways is an error, unless one
+    way reads the end of its segment, and the other way another beginning. If neither way decodes, the result has the
+    damage or tail of the reading that gets further.
     """
     if request.read_together is not None and (together := request.read_together(request)) is not None:
         return together
@@ -79,6 +80,8 @@ def scan_either_way(request: ScanRequest) -> ScanResult:
 
 def _choose(request: ScanRequest, outside: Scanner, inside: Scanner) -> ScanResult:
     """The result for a head that decodes both ways."""
+    if outside.head_is_cut_off:
+        return (inside if inside.head_is_certain else outside).result()
     if outside.head_matters or inside.head_matters:
         raise _undecided()
     if outside.head_hash == inside.head_hash:

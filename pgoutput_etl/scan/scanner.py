@@ -39,6 +39,7 @@ class Scanner(ScanState):
         self.is_certain = is_certain
         self.reads_head_messages = reads_head_messages
         self.head_hash: int | None = None  # of the head's Messages as decoded; None if there are none
+        self.head_is_cut_off = False  # another beginning, not an end, follows its changes
         self.head_lsns_differ = False  # a Message's LSN differs from its frame's, which a server never sends
 
     @property
@@ -50,6 +51,8 @@ class Scanner(ScanState):
 
     @property
     def head_is_certain(self) -> bool:
+        if self.head_is_cut_off:
+            return False
         return not (self.head_matters or self.head_hash is not None) or self.summary.head_ended
 
     def _must_refuse(self) -> bool:
@@ -330,7 +333,7 @@ class Scanner(ScanState):
         if fragment is None:
             return
         if fragment.kind is FragmentKind.HEAD:
-            self.summary.head_ended = True
+            self.summary.head_ended, self.head_is_cut_off = True, self.head_matters
         elif fragment.kind is FragmentKind.TRANSACTION:
             self.summary.interrupted.append(
                 InterruptedFragment(fragment.number, len(self.summary.epochs) - 1, fragment.xid, fragment.commit_lsn)

@@ -324,7 +324,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "nobody reads the claims": _claims_nobody_reads,
     "a run does not look at the ledger once it has the claim": _no_look_at_the_ledger_after_the_claim,
     "files that were renamed during the scan are applied": lambda: patch.object(
-        landed_files, "_refuse_renamed", _nothing
+        landed_files, "refuse_renamed", _nothing
     ),
     "a run does not check its claim before it writes": lambda: patch.object(HeldClaim, "check", _nothing),
     "a backfill is done before its tables are written": _backfill_done_before_its_tables,

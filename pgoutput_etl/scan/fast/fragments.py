@@ -191,7 +191,8 @@ def follow(  # noqa: C901 - one loop, for speed
             extents[BODY, r + _U64(1)] = extents[BODY, r]
         else:
             xid, has_xid = _I64(0), _I64(0)
-            is_between = kind in (NO_KIND, HEAD_FRAGMENT)  # of transactions; the head ends with the first beginning
+            # No transaction is open. The head ends with the first beginning; changes in it would be cut off.
+            is_between = kind == NO_KIND or (kind == HEAD_FRAGMENT and not cursor[HEAD_MATTERS])
             if tag == _B:
                 commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
                 if not is_between or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:

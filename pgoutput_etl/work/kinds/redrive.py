@@ -19,7 +19,7 @@ from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.assemble import assemble, configured
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks
+from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks, refuse_renamed
 from pgoutput_etl.ingest.listing import rereading_files
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import check_history
@@ -72,6 +72,7 @@ class Redrive(Prepared[BackfillResult]):
         config = self.archive.config
         batch = batch.with_order(settings_of(config), self.order.to_json())
         self.batch, self.check_claim = replace(batch, since=batch.number), check_claim
+        listing = self.archive.landing.listing()
         with self._naming_unread_files():
             tasks, landed = self._tasks()
         self.progress(f"batch {self.batch.number}: reading the whole archive, {counted(len(tasks), 'file')}")
@@ -79,6 +80,7 @@ class Redrive(Prepared[BackfillResult]):
         with self._naming_unread_files():
             blocks, scan_output = read_blocks(landing, tasks)
         try:
+            refuse_renamed(landed.values(), listing, landing.listing())
             self.scans = scan_output.scans
             parts = {task.number: whole_file(landed[path], self.scans[task.number]) for path, task in tasks.items()}
             parts |= self._last_part(parts) | self._set_aside(tasks)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from pgoutput_etl.ingest.landed_files import _refuse_renamed
+from pgoutput_etl.ingest.landed_files import refuse_renamed
 from pgoutput_etl.ingest.listing import FilesChangedError
 from pgoutput_etl.landing.file_index import Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile
@@ -19,7 +19,7 @@ def listing(names: Iterable[str]) -> Listing:
 
 
 def check(before: list[str], after: list[str]) -> None:
-    _refuse_renamed(dict(enumerate(listing(before).files())), listing(before), listing(after))
+    refuse_renamed(listing(before).files(), listing(before), listing(after))
 
 
 def test_a_file_that_took_the_name_of_a_renamed_one_meanwhile_is_not_applied() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.protocol.framing import detect, frames
-from pgoutput_etl.protocol.messages import Message, Origin, Type
+from pgoutput_etl.protocol.messages import Message, Origin, StreamStop, Truncate, Type
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.scan_file import scan_file
@@ -272,3 +272,20 @@ def test_an_error_of_the_framing_names_the_file() -> None:
 def test_the_order_of_files_is_refused_under_the_name_of_the_file() -> None:
     with pytest.raises(SequenceError, match=r"^001\.copydata: .* a file between them is missing"):
         replayed([], [INSERT, COMMIT])
+
+
+def test_the_end_of_a_segment_proves_that_a_file_begins_inside_it() -> None:
+    """Without frames, a Truncate's xid may be read as the number of tables, and all messages up to the next segment as
+    their OIDs."""
+    xid = 50
+    outside = len(b"T") + 4 + 1 + 4 * xid  # bytes of such a Truncate
+
+    def head(text: str) -> list[bytes]:
+        return [encoder.encode(m) for m in (Truncate(xid, 0, (1,)), insert(text, xid=xid), StreamStop())]
+
+    text = "x" * (outside + len(b"\n") - len(encoder.recvlogical(head(""))))
+    after = [encoder.encode(message) for message in segment(xid, insert("2", xid=xid))]
+    data = encoder.recvlogical([*head(text), *after])
+    assert data.index(b"\nS") == outside
+    scanned = scan_file("a.bin", 1, data)
+    assert (scanned.summary.begins, scanned.summary.changes) == ("inside", {1: 1, T: 2})
