@@ -50,7 +50,7 @@ class SmallFiles:
         if not scanner.fields.to_the_end or not scanner.fields.messages:
             return None
         arrays, state = self._with_room(scanner), Scanner(request, begins_in_stream=False)
-        rows = FastPath(state, scanner).read_whole(arrays)
+        rows = FastPath(state).read_whole(scanner, arrays)
         is_certain = state.head_is_certain or request.begins_in_stream is not None
         if rows is None or not is_certain or _ORIGIN_TAG in state.summary.messages:
             return None

@@ -228,11 +228,8 @@ class SimLandingFolder:
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
         matches: dict[int, list[str]] = {}
         for path in paths:
-            content = self.read(path)
-            if content is None:
-                continue
             try:
-                match = known.match(path, Hashes(read_content(content, path, MAX_SIZE).data))
+                match = known.match(path, Hashes(self.content(path)))
             except ArchiveError:
                 continue
             if match.prefix is not None:

@@ -21,9 +21,9 @@ from pgoutput_etl.scan.salvage import ReadPosition
 class FastPath:
     """Advances a scan's state by runs of messages that the compiled loops accept."""
 
-    def __init__(self, state: ScanState, scanner: FastScanner | None = None) -> None:
+    def __init__(self, state: ScanState) -> None:
         self._state = state
-        self._scanner = scanner
+        self._scanner: FastScanner | None = None
 
     def read(self, frame: Frame, in_stream: bool) -> ReadPosition | None:
         """Reads from a frame that the scanner has not read yet. None if the compiled loops accept too few messages."""
@@ -33,47 +33,40 @@ class FastPath:
             return None
         if self._scanner is None:
             self._scanner = FastScanner(state.data, state.framing, state.file, Scratch())
-        before, position = state.ordinal, frame.offset
-        while self._scanner.find(position, in_stream):
-            arrays = RowArrays(self._scanner.readable, self._scanner.has_lsn, state.with_tuples)
+        scanner, before, position = self._scanner, state.ordinal, frame.offset
+        while scanner.find(position, in_stream):
+            arrays = RowArrays(scanner.readable, scanner.has_lsn, state.with_tuples)
             known = self._known_origin()
-            rows = self._scanner.read(_cursor(state), arrays)
+            rows = scanner.read(_cursor(state), arrays)
             if not rows.messages:
                 break
-            state.compare(islice(self._scanner.bodies(), rows.messages))
+            state.compare(islice(scanner.bodies(), rows.messages))
             if state.census is not None and not CENSUS_TAGS.isdisjoint(tag for tag, _ in rows.tags):
-                state.census.add_all(islice(self._scanner.bodies(), rows.messages), in_stream)
+                state.census.add_all(islice(scanner.bodies(), rows.messages), in_stream)
             self._advance(rows)
-            self._append(arrays, rows, known)
+            if rows.rows:
+                state.flush()
+                scanner.append(arrays, rows)
+                batch = arrays.batch(len(state.summary.epochs) - 1)
+                state.batches.append(scanner.with_origins(batch, arrays.numbers[loop.ROW_ORIGIN, : arrays.rows], known))
             position, in_stream = rows.position, rows.in_stream
             if not rows.more:
                 break
         return None if state.ordinal == before else ReadPosition(state.ordinal - before, position, in_stream)
 
-    def read_whole(self, arrays: RowArrays) -> FastRows | None:
+    def read_whole(self, scanner: FastScanner, arrays: RowArrays) -> FastRows | None:
         """Reads all messages that the scanner found. None if the compiled loop doesn't accept all of them. Their rows
         are not appended yet."""
-        state, scanner = self._state, self._scanner
-        assert scanner is not None
-        rows = scanner.read(_cursor(state), arrays)
+        rows = scanner.read(_cursor(self._state), arrays)
         if rows.messages < scanner.fields.messages:
             return None
-        state.compare(scanner.bodies())
+        self._state.compare(scanner.bodies())
         self._advance(rows)
         return rows
 
     def _known_origin(self) -> OriginField | None:
         fragment = self._state.fragment
         return None if fragment is None or fragment.origin is None else (fragment.origin, fragment.origin_lsn)
-
-    def _append(self, arrays: RowArrays, rows: FastRows, known: OriginField | None) -> None:
-        state, scanner = self._state, self._scanner
-        assert scanner is not None
-        if rows.rows:
-            state.flush()
-            scanner.append(arrays, rows)
-            batch = arrays.batch(len(state.summary.epochs) - 1)
-            state.batches.append(scanner.with_origins(batch, arrays.numbers[loop.ROW_ORIGIN, : arrays.rows], known))
 
     def _advance(self, rows: FastRows) -> None:
         """Advances the state past the messages of `rows`."""

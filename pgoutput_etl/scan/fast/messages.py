@@ -20,6 +20,7 @@ from pgoutput_etl import jit
 from pgoutput_etl.jit import compiled, inlined, load_length, no_text_in_block
 from pgoutput_etl.protocol.decoder import MAX_COLUMNS
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE, DETECTED_FROM, FRAMINGS, Framing
+from pgoutput_etl.protocol.messages import KIND_BINARY, KIND_NULL, KIND_TEXT, KIND_UNCHANGED
 from pgoutput_etl.protocol.reader import MAX_STRING
 
 Bytes = NDArray[np.uint8]
@@ -61,7 +62,6 @@ FREQUENT = frozenset(b"ABCDEIMORSUYc")
 _A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _STREAM_COMMIT = b"ABCDEIMORSUYc"
 _K, _N = b"KN"
 _DEFAULT, _NOTHING, _FULL, _INDEX = b"dnfi"
-_n, _u, _t, _b = b"nutb"
 _NEW_LINE, _COPY, _XLOGDATA, _KEEPALIVE = b"\ndwk"
 
 _U64 = np.uint64
@@ -180,18 +180,18 @@ def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16]
             return 0, at
         kind = data[_U64(p)]
         p += 1
-        if kind in (_t, _b):
+        if kind in (KIND_TEXT, KIND_BINARY):
             p += 4
             if p > limit:
                 return 0, at
             length = _I64(load_length(data, _U64(p - 4)))
-            if length > limit - p or (kind == _t and not _is_text_value(data, p, length)):
+            if length > limit - p or (kind == KIND_TEXT and not _is_text_value(data, p, length)):
                 return 0, at
             p += length
-        elif kind == _u:
+        elif kind == KIND_UNCHANGED:
             unchanged[_U64(at)] = column
             at += 1
-        elif kind != _n:
+        elif kind != KIND_NULL:
             return 0, at
     return p, at
 
