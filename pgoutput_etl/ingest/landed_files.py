@@ -12,7 +12,7 @@ from pgoutput_etl.config.settings import Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.landing_folder import LandingFolder
-from pgoutput_etl.ingest.listing import FilesChangedError, UnreadableFileError, reading_files, rereading_files
+from pgoutput_etl.ingest.listing import FilesChangedError, UnreadableFileError, gone, reading_files, rereading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
@@ -311,9 +311,7 @@ def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput
         output = collect_scans(blocks)
     for path, task in tasks.items():
         if task.number not in output.scans and task.number not in output.errors:
-            raise UnreadableFileError(
-                f"{path}: this file was listed, but was gone when it was to be read. Run again", path
-            )
+            raise gone(path)
     return output
 
 

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.compression import read_content
 from pgoutput_etl.config.settings import Config, OnError
+from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.ingest.binary_files import find_contents, read_file, scan_files
-from pgoutput_etl.ingest.listing import list_landing, list_names, oversized, reading_files, size_limit
+from pgoutput_etl.ingest.listing import gone, list_landing, list_names, oversized, reading_files, size_limit
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile, ScanTask
@@ -90,6 +91,11 @@ class SparkLandingFolder:
             return find_contents(self.spark, paths, known, self.config.source.landing)
 
     def content(self, path: str) -> bytes:
-        with reading_files([path]):
-            stored = read_file(self.spark, path, self.config.source.landing)
-        return read_content(stored, path, size_limit(self.spark)).data
+        try:
+            with reading_files([path]):
+                stored = read_file(self.spark, path, self.config.source.landing)
+            return read_content(stored, path, size_limit(self.spark)).data
+        except FileNotFoundError:
+            raise gone(path) from None
+        except FramingError as error:
+            raise ArchiveError(f"{path}: {error}") from error

@@ -82,6 +82,10 @@ class UnreadableFileError(ArchiveError):
         self.path = path
 
 
+def gone(path: str) -> UnreadableFileError:
+    return UnreadableFileError(f"{path}: this file was listed, but was gone when it was to be read. Run again", path)
+
+
 def list_landing(spark: SparkSession, landing: str) -> Listing:
     """All plain files below a folder or matching a glob, except empty ones. Reads no file. An object whose name
     contains `..` doesn't count as a plain file, because Hadoop would read another folder's object. Raises ConfigError

@@ -14,17 +14,17 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.landed_files import find_parts
 from pgoutput_etl.ingest.landing_folder import LandingFolder
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, LandedFile
 from pgoutput_etl.landing.known_files import KnownFiles, is_unchanged
+from pgoutput_etl.landing.repaired_files import resembles
 from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
@@ -272,13 +272,25 @@ class LedgerArchive(ABC):
         landed = {file.path: file for file in self.landing.listing().files()}
         unchanged = {path for path, file in landed.items() if is_unchanged(file, known)}
         moved = self._moved({*needed, *others} - unchanged, landed)
-        for path in [path for path, now in moved.items() if path in repairable and path in landed and now != path]:
-            if resembles(self.landing.content(moved[path]), self.landing.content(path)):
-                del moved[path]
+        both = {path: now for path, now in moved.items() if path in repairable and path in landed and now != path}
+        self._refuse_oversized(landed[path] for path in (*both, *both.values()))
+        moved = {path: now for path, now in moved.items() if path not in both or not self._is_repaired(path, now)}
         files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
         refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
-        refuse(error.text for error in self.landing.oversized(files.values()).values())
+        self._refuse_oversized(files.values())
         return files
+
+    def _refuse_oversized(self, files: Iterable[LandedFile]) -> None:
+        refuse(error.text for error in self.landing.oversized(files).values())
+
+    def _is_repaired(self, path: str, now: str) -> bool:
+        """True if the file has its earlier content, which is in the file `now`, except for some damage. If it can't be
+        read, a receiver may still be writing it."""
+        before = self.landing.content(now)
+        try:
+            return resembles(before, self.landing.content(path))
+        except ArchiveError:
+            return False
 
     def _moved(self, paths: Collection[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
         """By old path, the new path of each file whose content is in a landed file. landed: by path."""
@@ -329,13 +341,3 @@ class LedgerArchive(ABC):
             for mark in row["watermarks"] or ()
         ]
         return StatusLookup.of(outcomes, marks, origins=self.config.source.origins)
-
-
-def resembles(old: bytes, new: bytes) -> bool:
-    """True if the new content is the old one, repaired: it begins and ends like it, except for at most half of it. A
-    receiver that uses a renamed file's name again writes something else."""
-    size = min(len(old), len(new))
-    first, second = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
-    differ, differ_backwards = first[:size] != second[:size], first[::-1][:size] != second[::-1][:size]
-    same = (int(np.argmax(differ)) if differ.any() else size for differ in (differ, differ_backwards))
-    return 2 * sum(same) >= len(old)
