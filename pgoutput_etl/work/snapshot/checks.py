@@ -148,7 +148,7 @@ class Checklist:
         if level == "logical":
             return Check(OK, "wal_level", level)
         alter = "ALTER SYSTEM SET wal_level = 'logical'"
-        step = self.commands.as_superuser("set wal_level, then restart the server", alter)
+        step = self.commands.as_superuser("set wal_level, then restart the server", alter, is_setting=True)
         return Check(PROBLEM, "wal_level", f"{level}: logical decoding needs logical", (step,))
 
     def _capacity(self, setting: str, limit: int, used: int, needed: int) -> Check:
@@ -156,7 +156,7 @@ class Checklist:
         if used + needed <= limit:
             return Check(OK, setting, text)
         alter = f"ALTER SYSTEM SET {setting} = {used + needed + 5:d}"
-        step = self.commands.as_superuser("raise the limit, then restart the server", alter)
+        step = self.commands.as_superuser("raise the limit, then restart the server", alter, is_setting=True)
         return Check(PROBLEM, setting, f"{text}; the load needs {needed:,} more", (step,))
 
     def _user(self) -> Iterator[Check]:

@@ -16,7 +16,8 @@ from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
 _SPECIAL = re.compile(r'["$`\\!]')  # special within double quotes
 
-_ADDRESS = ("host", "hostaddr", "port")  # parameters of a URL that name the server
+# Parameters of a URL that choose the server
+_ADDRESS = ("host", "hostaddr", "port", "target_session_attrs", "load_balance_hosts")
 
 DEFAULT_NAME = "etl"  # name of slot and publication, as in conf/landing/setup.sql
 
@@ -46,13 +47,15 @@ class Commands:
     version: int
     is_standby: bool = False
 
-    def as_superuser(self, text: str, statement: str) -> LoadStep:
-        """A standby can't run the statement: the command for it has PRIMARY in place of the server's address."""
+    def as_superuser(self, text: str, statement: str, is_setting: bool = False) -> LoadStep:
+        """A standby can't run the statement, unless it is a setting of its own: the command for it has PRIMARY in place
+        of the server's address."""
+        elsewhere = self.is_standby and not is_setting
         place, _, parameters = self.request.url.partition("?")
-        address, host, omitted = ("//[^/]*", "//PRIMARY", _ADDRESS) if self.is_standby else ("//[^/@]*@", "//", ())
+        address, host, omitted = ("//[^/]*", "//PRIMARY", _ADDRESS) if elsewhere else ("//[^/@]*@", "//", ())
         others = "&".join(p for p in parameters.split("&") if p.partition("=")[0] not in ("user", *omitted))
         url = f"{re.sub(address, host, place)}{'?' if others else ''}{others}"
-        text = f"on the primary, {text}" if self.is_standby else text
+        text = f"on the primary, {text}" if elsewhere else text
         return LoadStep(text, _line("psql", "-U", "postgres", url, "-c", statement))
 
     def _as_user(self, statement: str) -> str:

@@ -209,6 +209,7 @@ def test_tables(configuration: Path, table: SourceTable, status: str, text: str,
         "postgresql://etl@standby:5433/shop?sslmode=require",
         "postgresql://standby/shop?user=etl&sslmode=require",
         "postgresql:///shop?host=/run/standby&port=5433&sslmode=require",
+        "postgresql://etl@one,two/shop?sslmode=require&target_session_attrs=standby&load_balance_hosts=random",
     ],
 )
 def test_a_privilege_that_a_standby_lacks_is_granted_on_the_primary(configuration: Path, server: str) -> None:
@@ -219,6 +220,14 @@ def test_a_privilege_that_a_standby_lacks_is_granted_on_the_primary(configuratio
     grant = 'GRANT USAGE ON SCHEMA "public" TO "etl"; GRANT SELECT ON "public"."t" TO "etl"'
     url = "postgresql://PRIMARY/shop?sslmode=require"
     assert shlex.split(step.command) == ["psql", "-U", "postgres", url, "-c", grant]
+
+
+def test_a_setting_of_a_standby_is_its_own(configuration: Path) -> None:
+    server = replace(SERVER, is_standby=True, wal_level="replica")
+    report = check_server(server, load_config(str(configuration)), REQUEST, EMPTY)
+    [step] = [step for step in report.steps if "ALTER SYSTEM" in step.command]
+    assert "primary" not in step.text
+    assert "PRIMARY" not in step.command
 
 
 def test_tables_that_no_publication_contains(configuration: Path) -> None:
