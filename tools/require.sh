@@ -15,7 +15,7 @@ require_java() {
   local how="install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
   # The /usr/bin/java of macOS is only a stub that prints no version. Java repeats its options, which may be secret.
   local says
-  says=$("$java" -version 2>&1 | sed -e '/Picked up /d' -e "s/=[^ ']*/=…/g")
+  says=$("$java" -version 2>&1 | sed -e '/Picked up /d' -e "s/=.*'\$/=…'/" -e "s/=[^…].*\$/=…/")
   version=$(sed -n 's/.*version "\([0-9][0-9.]*\).*/\1/p' <<<"$says" | head -n 1)
   if [[ -z $version && $says =~ Could\ not\ create|initialization\ of|insufficient\ memory|JAVA_OPTIONS ]]; then
     missing "Java does not start: ${says//$'\n'/ } (check JDK_JAVA_OPTIONS and ulimit -v, which is $(ulimit -v))"

@@ -104,8 +104,8 @@ def _reason(says: str) -> str:
     """Why Java doesn't start, empty if there is none. Java repeats its options, whose values may be secret."""
     if _STUB.search(says):
         return ""
-    lines = (line for line in says.splitlines() if "Picked up " not in line)
-    return re.sub(r"=[^\s']+", "=…", " ".join(word for line in lines for word in line.split()))
+    lines = (re.sub(r"=.*?('?)$", r"=…\1", line) for line in says.splitlines() if "Picked up " not in line)
+    return " ".join(word for line in lines for word in line.split())
 
 
 def _check_loopback() -> None:

@@ -350,6 +350,7 @@ def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, confi
     ("options", "says"),
     [
         ("-Dp=secret -XX:Nonsense=secret", "Unrecognized VM option 'Nonsense=…' Error: Could not create the Java"),
+        ("-XX:Nonsense='a secret'", "Unrecognized VM option 'Nonsense=…' Error: Could not create the Java"),
         ("-Dp=secret -jar x", "Error: Option -jar is not allowed in environment variable JDK_JAVA_OPTIONS (check"),
     ],
 )
