@@ -3,11 +3,12 @@ of a dead run.
 
 A claim is a row in the ledger's table `claims`. Each attempt at a batch is appended with its own Delta transaction
 identifier, which Delta accepts once; if two runs try at the same moment, one of them finds the other's row. An active
-run renews its claim. A run that doesn't is considered dead after LEASE, or immediately if its process ran on this
-machine and no longer exists.
+run renews its claim. A run that doesn't do so for LEASE is considered dead, as is one whose process ran on this machine
+and no longer exists.
 
-A clock may be set back. The times of a run's renewals never decrease, so its newest row is always the latest. A claim
-in the future is observed for LEASE with a clock that can't be set; if nobody renews it, its run is dead.
+Clocks differ, and may be set back, so the date of a claim doesn't tell whether it was renewed within LEASE, unless it
+is older than CLOCKS_DIFFER. Another one is observed for LEASE with a clock that can't be set. The times of a run's
+renewals never decrease, so its newest row is always the latest.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ LEASE = timedelta(minutes=3)
 
 RENEWAL = timedelta(minutes=1)
 
+# Machines' clocks don't differ by more: an hour that a clock was set by, and another that a time zone got wrong
+CLOCKS_DIFFER = timedelta(hours=2)
+
 RETRY = timedelta(seconds=10)  # after a failed renewal
 
 CLAIM_COLUMNS = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
@@ -45,13 +49,14 @@ class Claim:
     status: str
     at: datetime
 
-    def is_alive(self, at: datetime, machine: Machine = THIS_MACHINE) -> bool:
-        """at: the current time."""
-        return self.status != RELEASED and at - self.at < LEASE and not machine.is_gone(self.process)
+    def has_ended(self, machine: Machine = THIS_MACHINE) -> bool:
+        """True only if the claim was released, or its process is known to be gone."""
+        return self.status == RELEASED or machine.is_gone(self.process)
 
-    def is_ahead(self, at: datetime) -> bool:
-        """True if this machine's clock can't tell the claim's age. at: the current time."""
-        return self.at - at > LEASE
+    def is_fresh(self, at: datetime) -> bool:
+        """True if the claim was renewed within LEASE by this machine's clock, or is in the future. at: the current
+        time."""
+        return at - self.at < LEASE
 
 
 def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
@@ -70,18 +75,18 @@ def is_at_work(
     machine: Machine,
     progress: Callable[[str], None] = lambda _: None,
 ) -> bool:
-    """True if the claim's run is active. Waits for LEASE if the claim is in the future and not renewed, because its age
-    is unknown.
+    """True if the claim's run is active. Waits for up to LEASE if only a renewal can tell.
 
     read_again: reads the newest claim.
     """
-    if not claim.is_alive(now(machine), machine):
+    at = now(machine)
+    if claim.has_ended(machine) or at - claim.at > CLOCKS_DIFFER:
         return False
-    if not claim.is_ahead(now(machine)):
+    if claim.is_fresh(at) and claim.at - at <= LEASE:
         return True
     progress(
-        f"the claim of {claim.process} is dated {claim.at:%Y-%m-%d %H:%M:%S} UTC, which is in the future: waiting up "
-        f"to {int(LEASE.total_seconds())} s for its renewal"
+        f"{claim.process} has not released its claim, which is dated {claim.at:%Y-%m-%d %H:%M:%S} UTC: waiting up to "
+        f"{int(LEASE.total_seconds())} s for its renewal, as clocks may differ"
     )
     until, pause = machine.monotonic() + LEASE.total_seconds(), machine.event()
     while machine.monotonic() < until:
@@ -133,7 +138,7 @@ class Claims:
             others = holding.confirm()
         renewing = machine.start(holding.keep_renewing, "claim")
         try:
-            if others is not None and others != last and others.is_alive(now(machine), machine):
+            if others is not None and others != last and not others.has_ended(machine):
                 raise _taken(others, now(machine))  # the other run seemed dead, but has renewed its claim since
             confirmed.result()
             yield holding.check
@@ -224,6 +229,6 @@ def _taken(other: Claim, at: datetime) -> AnotherRunError:
     seconds = int((at - other.at).total_seconds())
     return AnotherRunError(
         f"another run is working on this source: {other.process}, last heard of {max(seconds, 0)} s ago. This run "
-        "changes nothing. If the other run is dead, a new run can start "
-        f"{int(LEASE.total_seconds())} s after it was last heard of"
+        "changes nothing. If the other run is dead, a run that starts "
+        f"{int(LEASE.total_seconds())} s after it was last heard of takes over"
     )

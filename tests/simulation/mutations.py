@@ -13,6 +13,7 @@ from unittest.mock import patch
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
+from pgoutput_etl.ledger import claims
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
@@ -322,6 +323,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "rows of open transactions are deleted before the batch is done": _open_rows_deleted_first,
     "rows of open transactions are deleted by a run that looks at an older batch": _everything_deleted_as_ended,
     "nobody reads the claims": _claims_nobody_reads,
+    "the date of a claim tells that its run is dead": lambda: patch.object(claims, "CLOCKS_DIFFER", claims.LEASE),
     "a run does not look at the ledger once it has the claim": _no_look_at_the_ledger_after_the_claim,
     "files that were renamed during the scan are applied": lambda: patch.object(
         landed_files, "refuse_renamed", _nothing

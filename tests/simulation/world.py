@@ -31,9 +31,6 @@ def request(number: int) -> Erasure | None:
     return random_request(Random(f"request {number}"), archive(number).frames)
 
 
-SAME_CLOCKS = 20.0  # seconds; less than a lease is longer than the time after which a run checks its claim
-
-
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What a seed decides before anything happens. skew: seconds that clocks may differ. set_back: seconds by which the
@@ -52,14 +49,9 @@ class Scenario:
 
     @property
     def is_quiet(self) -> bool:
-        """True if no machine and no storage fails, and clocks agree."""
+        """True if no machine and no storage fails."""
         chances = self.chances
-        return not (chances.kill or chances.pause or chances.fail or chances.lose or self.clocks_differ)
-
-    @property
-    def clocks_differ(self) -> bool:
-        """By so much that a run may be taken over before it looks at its claim."""
-        return self.skew > SAME_CLOCKS or self.set_back > 0
+        return not (chances.kill or chances.pause or chances.fail or chances.lose)
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -79,7 +71,7 @@ class Scenario:
             chance.randrange(ARCHIVES),
             is_atomic,
             chance.choice((2, 3, 4, 6)),
-            chance.choice((0.0, 0.0, 20.0, 120.0)) if not is_atomic else chance.choice((0.0, 20.0, 120.0, 900.0)),
+            chance.choice((0.0, 20.0, 120.0, 900.0)),
             chance.random() < 0.3,
             chance.choice((0.0, 0.5)),
             chances,
@@ -117,7 +109,7 @@ class World:
         self.promises = Promises(self.storage, self.archive, self.receiver)
         if Random(f"erasure {seed}").random() < 0.4:
             self.promises.request = request(self.scenario.archive)
-        unseen = UNCHECKED.total_seconds() if scenario.clocks_differ else 0.0
+        unseen = UNCHECKED.total_seconds() if scenario.set_back else 0.0
         self.holders = Holders(self.scheduler, unseen)
 
     @property

@@ -32,10 +32,10 @@ _SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "rea
 
 
 def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
-    """The claim of an active run, judged as another run would judge it. last_done: the last finished batch."""
+    """The claim of an active run, judged by its date. last_done: the last finished batch."""
     rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", CLAIM_COLUMNS, last_done)]
     claim = newest(rows)
-    if claim is None or not claim.is_alive(now):
+    if claim is None or claim.has_ended() or not claim.is_fresh(now):
         return None
     since = min(row["at"] for row in rows if row["run"] == claim.run)
     return ActiveRun(claim.batch, str(claim.process), iso(since), iso(claim.at))

@@ -20,7 +20,7 @@ import pytest
 from pgoutput_etl import machine
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import claims
-from pgoutput_etl.ledger.claims import LEASE, RELEASED, Claims, newest
+from pgoutput_etl.ledger.claims import CLOCKS_DIFFER, LEASE, RELEASED, Claims, newest
 from pgoutput_etl.machine import Process
 
 OTHERS = Process("elsewhere", 4711, 99)
@@ -80,8 +80,10 @@ def test_a_failed_run_releases_its_claim_at_once() -> None:
         pass
 
 
-@pytest.mark.parametrize(("ago", "is_dead"), [(LEASE / 2, False), (LEASE * 1.1, True)])
-def test_a_run_on_another_machine_is_dead_after_its_lease(ago: timedelta, is_dead: bool) -> None:
+@pytest.mark.parametrize(("ago", "is_dead"), [(LEASE / 2, False), (CLOCKS_DIFFER * 1.1, True)])
+def test_the_date_of_a_claim_tells_whether_it_is_fresh_or_older_than_clocks_may_differ(
+    ago: timedelta, is_dead: bool
+) -> None:
     rows = Rows()
     rows.claimed(OTHERS, ago)
     if is_dead:
@@ -166,7 +168,7 @@ def slept(monkeypatch: pytest.MonkeyPatch, for_how_long: timedelta) -> None:
 def test_a_run_stops_if_another_that_was_believed_dead_has_renewed_its_claim() -> None:
     """The second run has read the claims before the renewal, and claims after it."""
     rows = Rows()
-    rows.claimed(OTHERS, LEASE * 1.1)
+    rows.claimed(OTHERS, CLOCKS_DIFFER * 1.1)
 
     def renewed_before_the_claim(row: Mapping[str, Any], batch: int, name: str) -> None:
         if row["status"] == "claimed":
@@ -365,26 +367,29 @@ def test_no_process_is_known_to_be_gone_if_the_machine_is_ambiguous(
 HOUR = timedelta(hours=1)
 
 
-def test_a_dead_claim_does_not_block_until_a_clock_that_was_set_back_has_caught_up(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("ago", [LEASE * 1.1, HOUR, -HOUR])
+def test_a_claim_that_nobody_renews_while_it_is_observed_is_dead(
+    monkeypatch: pytest.MonkeyPatch, ago: timedelta
 ) -> None:
-    """Nobody renews it while it is watched."""
     monkeypatch.setattr(claims, "LEASE", timedelta(milliseconds=200))
     monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
     rows = Rows()
     waits: list[str] = []
-    rows.claimed(OTHERS, -HOUR)
+    rows.claimed(OTHERS, ago)
     began = time.monotonic()
     with rows.claims().held(1, waits.append):
         assert time.monotonic() - began >= 0.2
     assert [(row["attempt"], row["status"]) for row in rows.rows] == [(1, "claimed"), (2, "claimed"), (2, "released")]
-    assert waits[0].startswith("the claim of process 4711 of elsewhere is dated ")
+    assert waits[0].startswith("process 4711 of elsewhere has not released its claim, which is dated ")
 
 
-def test_a_live_claim_blocks_although_its_machines_clock_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ago", [LEASE * 1.1, HOUR, -HOUR])
+def test_a_claim_that_is_renewed_while_it_is_observed_blocks_whatever_its_date(
+    monkeypatch: pytest.MonkeyPatch, ago: timedelta
+) -> None:
     monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
     rows = Rows()
-    rows.claimed(OTHERS, -HOUR)
+    rows.claimed(OTHERS, ago)
     reads = 0
 
     def read(batch: int) -> list[Mapping[str, Any]]:

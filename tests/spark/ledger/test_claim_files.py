@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
-from pgoutput_etl.ledger.claims import CLAIMED, LEASE, RELEASED, newest
+from pgoutput_etl.ledger.claims import CLAIMED, CLOCKS_DIFFER, RELEASED, newest
 from pgoutput_etl.machine import Process
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from tests.support.s3_lake import BUCKET, KEY, SECRET, Lake, lake, packages
@@ -152,8 +152,8 @@ def test_a_working_run_of_another_source_blocks_the_ledger(jvm: Any, server: Lak
     with pytest.raises(RunError, match="a run of another source, shop, is using the same ledger: process 4711 of"):
         other.make(row(1))
     assert names(server, root) == ["shop/7.1.json"]
-    shop.renew(row(7, ago=LEASE * 1.1))
-    assert other.make(row(1)), "the other's lease has expired"
+    shop.renew(row(7, ago=CLOCKS_DIFFER * 1.1))
+    assert other.make(row(1)), "the other is dead"
     shop.renew(row(7, status=RELEASED))
     assert other.make(row(2))
 

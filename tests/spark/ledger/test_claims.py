@@ -114,7 +114,8 @@ def test_a_claim_of_another_machine_blocks_until_its_lease_ends(
     with pytest.raises(RunError, match=r"process 4711 of elsewhere, last heard of \d+ s ago"):
         faulty.run()
     assert commits(faulty) == {}
-    monkeypatch.setattr(claims, "LEASE", claims.LEASE * 0.4)
+    monkeypatch.setattr(claims, "LEASE", timedelta(seconds=2))
+    monkeypatch.setattr(claims, "RETRY", timedelta(seconds=0.3))
     monkeypatch.setattr(claims, "RENEWAL", timedelta(seconds=0.3))
     assert faulty.run().files == 1
     statuses = {row["status"] for row in faulty.ledger("claims") if row["attempt"] == 2}
