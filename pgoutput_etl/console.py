@@ -17,7 +17,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from pgoutput_etl.error_codes import ErrorCode
-from pgoutput_etl.errors import PgoutputEtlError, brief, code_of_line, own_lines, step_of, text_of
+from pgoutput_etl.errors import PgoutputEtlError, brief, code_of_line, had_spark_ended, own_lines, step_of, text_of
 from pgoutput_etl.exit_codes import exit_code_of
 from pgoutput_etl.identifiers import printable
 
@@ -171,6 +171,8 @@ def is_json_log() -> bool:
 
 _JAVA_MEMORY = "Java is out of memory: give it more (--driver-memory, --executor-memory)"
 
+_JAVA_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
+
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
 
 # Each with a pattern, searched for in the classes and messages of an error, its causes, and the errors that it
@@ -181,7 +183,7 @@ _ADVICE = (
     (
         r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z",
         ErrorCode.JAVA_ENDED,
-        "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped",
+        _JAVA_ENDED,
     ),
     (
         r"Python worker exited unexpectedly",
@@ -210,6 +212,8 @@ def print_unexpected(error: Exception, job: str) -> ErrorCode:
     own = own_lines(error)[-1:]
     texts = [f"{type(e).__name__} {text_of(e)}" for e in _with_hidden(error)]
     known = [(code, advice) for sign, code, advice in _ADVICE if any(re.search(sign, t, re.MULTILINE) for t in texts)]
+    if had_spark_ended(error):
+        known.append((ErrorCode.JAVA_ENDED, _JAVA_ENDED))
     codes = [*map(code_of_line, own), *(code for code, _ in known), ErrorCode.UNEXPECTED]
     hint = "The error's text may contain rows' values. To see it, run the same command with --debug"
     lines = [*own, f"{where}: {brief(error)}", *(advice for _, advice in known[:1]), hint]

@@ -304,6 +304,18 @@ def step_of(error: BaseException) -> str | None:
     return step
 
 
+_SPARK_HAS_ENDED = "pgoutput_etl_spark_has_ended"
+
+
+def mark_spark_as_ended(error: BaseException) -> None:
+    """Records that Spark had ended by itself when the error was raised. While Java ends, its errors are of any kind."""
+    vars(error)[_SPARK_HAS_ENDED] = True
+
+
+def had_spark_ended(error: BaseException) -> bool:
+    return _SPARK_HAS_ENDED in vars(error)
+
+
 def without_offset(reason: str) -> str:
     """An error's text without the offset at its beginning, for a line that already has the offset."""
     return re.sub(r"^offset \d+: ", "", reason)

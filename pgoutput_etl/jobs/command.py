@@ -398,10 +398,10 @@ def session(job: str, config: Config, is_light: bool = False, only_reads: bool =
                 "target.root: expected an absolute path or a URL: over Spark Connect, files are the server's"
             )
         yield spark
-    except BaseException:
+    except BaseException as error:
         if shared is None:
             with suppress(Exception):  # from a JVM that has ended, which must not hide the error
-                end_session(spark)
+                end_session(spark, error)
         raise
     if shared is None:
         end_session(spark)

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.error_codes import ErrorCode
-from pgoutput_etl.errors import ConfigError, RunError, coded
+from pgoutput_etl.errors import ConfigError, RunError, coded, mark_spark_as_ended
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.spark.options import MODULES, is_local, joined, of_file, of_process
 from pgoutput_etl.spark.packages import with_delta, write_modules
@@ -144,8 +144,11 @@ def _hide_python_log() -> None:
         PySparkLogger.getLogger(name).disabled = DEBUG not in os.environ  # the first caller decides its class
 
 
-def end_session(spark: SparkSession) -> None:
-    """Stops the session, unless it is a platform's, which others may use."""
+def end_session(spark: SparkSession, error: BaseException | None = None) -> None:
+    """Stops the session, unless it is a platform's, which others may use. error: ends the job, and is marked if Spark
+    has ended by itself."""
+    if error is not None and not is_running(spark):
+        mark_spark_as_ended(error)
     if not is_platform_session():
         spark.stop()
 

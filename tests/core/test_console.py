@@ -12,8 +12,18 @@ import pytest
 from rich.console import Console
 
 from pgoutput_etl.cli import command
-from pgoutput_etl.console import ProgressPrinter, Row, counted, grid, log_level, print_error, print_parts
-from pgoutput_etl.errors import RunError, TableError, without_offset
+from pgoutput_etl.console import (
+    ProgressPrinter,
+    Row,
+    counted,
+    grid,
+    log_level,
+    print_error,
+    print_parts,
+    print_unexpected,
+)
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import RunError, TableError, mark_spark_as_ended, without_offset
 from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics, RunOutput
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.reasons import ReasonKind
@@ -46,6 +56,14 @@ def test_a_column_with_a_cell_below_the_limit_stays() -> None:
 def test_an_error_ends_with_the_command_that_resolves_it(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(RunError("first\nsecond"), "pgoutput-etl apply")
     assert capsys.readouterr().err == "PGO-4000: RunError: first\n  second\n  Next: pgoutput-etl apply\n"
+
+
+def test_an_error_of_any_kind_after_spark_has_ended_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ValueError("null")
+    assert print_unexpected(error, "apply") is ErrorCode.UNEXPECTED
+    mark_spark_as_ended(error)
+    assert print_unexpected(error, "apply") is ErrorCode.JAVA_ENDED
+    assert "  Spark's Java process has ended: it ran out of memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

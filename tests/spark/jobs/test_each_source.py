@@ -50,7 +50,7 @@ def test_all_sources_of_a_file_in_one_session(
         return spark
 
     monkeypatch.setattr("pgoutput_etl.spark.session.start_session", start_session)
-    monkeypatch.setattr("pgoutput_etl.spark.session.end_session", lambda _: sessions.append("end"))
+    monkeypatch.setattr("pgoutput_etl.spark.session.end_session", lambda *_: sessions.append("end"))
 
     def run(job: str, *options: str) -> tuple[int, dict[str, Any]]:
         sessions.clear()

@@ -96,8 +96,10 @@ def run(case):
         spark = start_session("a job", {{"spark.ui.enabled": "false", "spark.master": "local[2]"}})
         try:
             CASES[case](spark)
-        finally:
-            end_session(spark)
+        except Exception as error:
+            end_session(spark, error)
+            raise
+        end_session(spark)
         return 0
     return Command(case, "a job", "", (), run_case).main(case, [])
 
@@ -202,7 +204,7 @@ def test_no_output_has_a_value(sources: Sources, cases: dict[str, Case]) -> None
         ("fail", r"PGO-9000: fail failed: PythonException \(PYTHON_EXCEPTION.*\), by ValueError in a Python worker"),
         ("refuse", r"PGO-2000: ArchiveError: file 7, offset 12: expected a number"),
         ("die", r"  a Python worker has ended: .*"),
-        # Java ends by itself; its answer arrives before that, or doesn't.
+        # Java ends by itself; its answer arrives before that, while it ends, or not at all.
         ("exhaust", r"  (Java is out of memory: .*|Spark's Java process has ended: it ran out of memory .*)"),
     ],
 )
