@@ -70,6 +70,11 @@ def select_files(
     return selector.select()
 
 
+def _same_name(one: str, other: str) -> bool:
+    """True for the names of a file before and after its compression."""
+    return uncompressed_name(one) == uncompressed_name(other)
+
+
 def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[str]) -> bool:
     """While a.bin.gz is being written, a.bin still exists and has the whole content."""
     plain = uncompressed_name(path)
@@ -133,7 +138,7 @@ class _Selector:
 
     def _recognize_renamed(self, number: int) -> None:
         """Recognizes a file that begins with the content read last, if no file has that content under its old name
-        anymore.
+        anymore, compressed or not.
 
         If all messages of that content are the same, a new file may also begin with it. This raises RunError, unless
         another file has taken the old name. If that file begins with the content as well, the one that sorts first has
@@ -144,6 +149,8 @@ class _Selector:
             return
         root, before = self.known.roots[last], self.known.parts[last]
         name = self.known.names[root]
+        if any(path != name and _same_name(path, name) and self._holds(path, root) for path in self.numbers):
+            return  # it was compressed
         if self._holds(name, root):
             if name not in self.numbers or not self._is_next_before(self.files[number].path, name):
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
 from random import Random
@@ -120,7 +120,8 @@ class SimTarget:
         return count
 
     def _without(self, content: Content) -> Content:
-        return content.having(row for row in content.rows if not self._is_chosen(row, content))
+        rows = tuple(row for row in content.rows if not self._is_chosen(row, content))
+        return replace(content, rows=rows, is_erased=True)
 
     def _content(self) -> Content:
         version = self.writer.read_version(str(self.state.path))

@@ -218,7 +218,7 @@ class Promises:
         messages = message_texts(m for m in self.rows("messages") if m["batch"] <= number)
         if messages != expected.messages:
             raise BrokenPromiseError(f"batch {number}: {len(messages)} Messages, expected {len(expected.messages)}")
-        self._check_definitions(number, reached)
+        self._check_definitions(number, row["since"] or 0, reached)
         self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
         for oid in expected.tables.keys() | self.loaded.keys():
@@ -233,9 +233,10 @@ class Promises:
         if order is not None:
             self._check_rebuilt(number, order, states)
 
-    def _check_definitions(self, number: int, reached: int) -> None:
+    def _check_definitions(self, number: int, since: int, reached: int) -> None:
+        """Rows from before `since` have the numbers that files had before a redrive."""
         expected = self.archive.known[reached - 1] if self.archive.known and reached else {}
-        rows = [row for row in self.rows("catalog") if row["xid"] is None and row["batch"] <= number]
+        rows = [row for row in self.rows("catalog") if row["xid"] is None and since <= row["batch"] <= number]
         definitions = Definitions.of(map(catalog_entry, rows))
         entries = [entry for oid in {row["oid"] for row in rows} if (entry := definitions.committed(oid))]
         found = {e.definition.oid: (bool(e.definition.columns), e.definition.mark.rewrites) for e in entries}

@@ -40,12 +40,14 @@ _STATEMENTS = 2  # of the ALTER TABLEs for one change of columns
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
     """A table's rows, as events of the shape that they were written under. is_foreign: another program has changed
-    them since the job wrote all of them."""
+    them since the job wrote all of them. is_erased: an erasure has removed some, after which a table without rows may
+    still lack those that the other program has deleted."""
 
     shape: TableShape | None
     rows: tuple[Row, ...]
     mode: Mode = Mode.MIRROR
     is_foreign: bool = False
+    is_erased: bool = False
 
     def having(self, rows: Iterable[Row]) -> Content:
         return replace(self, rows=tuple(rows))
@@ -183,7 +185,7 @@ class SimTargets:
         self._commit(place, commit, lambda _: moved, Kind.METADATA, (len(moved.rows), 0, 0))
 
     def empty(self, place: Place, commit: DeltaTransaction) -> None:
-        emptied = replace(self._newest(place), rows=(), is_foreign=False)
+        emptied = replace(self._newest(place), rows=(), is_foreign=False, is_erased=False)
         self._commit(place, commit, lambda _: emptied, Kind.CHANGE)
 
     def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
@@ -191,7 +193,7 @@ class SimTargets:
         if newest < 0 or (version is not None and newest <= version):
             return
         table = self.writer.storage.table(str(place))
-        emptied = replace(table.content(newest), rows=(), is_foreign=False)
+        emptied = replace(table.content(newest), rows=(), is_foreign=False, is_erased=False)
         before = emptied if version is None else table.read(version)
         self.writer.commit(str(place), lambda _: Commit("RESTORE", Kind.METADATA, lambda _: before))
 
@@ -248,7 +250,10 @@ class SimTargets:
             rows, mismatches[0] = rows_after(task.mode, shape, stored, events)
             had = len(stored)
             counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
-            return Content(shape, rows, task.mode, had > 0 and content is not None and content.is_foreign)
+            own = Content(shape, rows, task.mode)
+            if content is None or not (stored or content.is_erased):
+                return own
+            return replace(own, is_foreign=content.is_foreign, is_erased=content.is_erased)
 
         read = self.writer.storage.table(str(place))
         apply(read.content(read.version) if read.version >= 0 else None)

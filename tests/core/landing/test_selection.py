@@ -349,6 +349,20 @@ def test_a_file_that_is_being_compressed_has_grown_since_it_was_read() -> None:
     assert read(folder.run()) == []
 
 
+def test_the_next_file_begins_with_the_row_read_last_of_a_file_that_was_compressed() -> None:
+    """A row alone doesn't tell which file has it; the compressed file's name does."""
+    folder = LandingFolder()
+    bag = [table("v", key=())]
+    folder.put("1.bin", landed([ONE[0], *bag], "recvlogical"))
+    folder.put("2.bin", landed([insert("a")], "recvlogical"))
+    folder.run()
+    folder.remove("2.bin")
+    folder.put("2.bin.gz", gzip.compress(landed([insert("a"), insert("b")], "recvlogical")))
+    folder.put("3.bin", landed([insert("a"), ONE[-1]], "recvlogical"))
+    assert read(folder.run()) == ["2.bin.gz", "3.bin"]
+    assert folder.rows() == [("a",), ("a",), ("b",)]
+
+
 def test_landed_again_under_another_name_or_compressed() -> None:
     folder = LandingFolder()
     content = landed([*ONE, *TWO])
