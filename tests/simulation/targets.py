@@ -251,7 +251,7 @@ class SimTargets:
             had = len(stored)
             counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
             own = Content(shape, rows, task.mode)
-            if content is None or not (stored or content.is_erased):
+            if is_new or content is None or not (stored or content.is_erased):
                 return own
             return replace(own, is_foreign=content.is_foreign, is_erased=content.is_erased)
 
