@@ -212,7 +212,7 @@ def inspection_contexts(
     in_stream = False
     contexts = []
     for number, scan in sorted(inspection.scans.items()):
-        inside = scan.begins == FileBeginning.INSIDE.value or (scan.begins == FileBeginning.EITHER.value and in_stream)
+        inside = scan.begins is FileBeginning.INSIDE or (scan.begins is FileBeginning.EITHER and in_stream)
         own = (inspection.paths[number], number, Framing(scan.framing), inside, scan.consumed)
         contexts.append(InspectionContext(*own, outcomes.get(number, {}), watermarks.get(number, {}), *common))
         in_stream = inside if scan.ends_in_stream is None else scan.ends_in_stream

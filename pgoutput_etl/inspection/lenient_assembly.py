@@ -62,7 +62,7 @@ class LenientAssembly:
     def _lose_head(self, scan: FileScan, reason: str) -> None:
         """Quarantines the head of a file that continues a stream segment without its beginning, and thus without an
         xid."""
-        if scan.begins == FileBeginning.INSIDE.value:
+        if scan.begins is FileBeginning.INSIDE:
             self._ended.append(Outcome(TransactionStatus.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
     def _break(self, scan: FileScan, controls: Sequence[Control], before: dict[str, Any], reason: str) -> None:
@@ -131,10 +131,10 @@ def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def _missing_tail(scan: FileScan, controls: Iterable[Control], reason: str) -> dict[str, Any] | None:
     """The transaction that must be open where the file begins, in the form of Assembly.state."""
-    if scan.begins == FileBeginning.EITHER.value:
+    if scan.begins is FileBeginning.EITHER:
         return None
     transaction: dict[str, Any] = {"xid": None, "units": [], "damage": reason, "lost": []}
-    if scan.begins == FileBeginning.INSIDE.value:
+    if scan.begins is FileBeginning.INSIDE:
         return {"kind": "segment", "of": transaction}
     of_head = (row.body for row in controls if isinstance(row, ControlRow) and row.fragment == HEAD)
     end = next((decode(body, False) for body in of_head if body[:1] in (b"C", b"P")), None)

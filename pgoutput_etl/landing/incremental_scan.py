@@ -9,9 +9,9 @@ from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Prefix, PrefixMatch, ScanTask, heads_of
 from pgoutput_etl.protocol.framing import Framing, detect
 from pgoutput_etl.scan.fast.messages import fitting
-from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, OpenFragment
-from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, Fragment, FragmentKind
 from pgoutput_etl.scan.message_row import HEAD, ScanError
+from pgoutput_etl.scan.request import ScanRequest, ScanResult
 from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scan_file import scan_either_way
 from pgoutput_etl.scan.small_files import SmallFiles
@@ -170,7 +170,7 @@ def nothing_to_read(number: int, part: FilePart) -> FileScan:
 
 
 def _empty(number: int, framing: str, start: int, begins_in_stream: bool | None = None) -> FileScan:
-    summary = FileScan(number, framing, start, FileBeginning.EITHER.value, begins_in_stream=begins_in_stream)
+    summary = FileScan(number, framing, start, FileBeginning.EITHER, begins_in_stream=begins_in_stream)
     summary.offset = summary.consumed = start
-    summary.open_fragment = OpenFragment(HEAD, FragmentKind.HEAD.value, None, None, None)
+    summary.open_fragment = Fragment(HEAD, FragmentKind.HEAD)
     return summary

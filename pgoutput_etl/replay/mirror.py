@@ -24,8 +24,8 @@ from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Declared

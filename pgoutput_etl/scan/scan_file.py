@@ -15,7 +15,7 @@ from pgoutput_etl.compression import MAX_SIZE, decompress
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.fast.messages import fitting
-from pgoutput_etl.scan.fragment import HeadError, ScanRequest, ScanResult
+from pgoutput_etl.scan.request import HeadError, ScanRequest, ScanResult
 from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scanner import Scanner
 

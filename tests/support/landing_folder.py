@@ -20,8 +20,8 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import ScanError
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.small_archives import Rows, tables

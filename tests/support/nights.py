@@ -30,8 +30,8 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row, without_removed
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
-from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory

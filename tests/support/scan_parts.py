@@ -10,7 +10,7 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.framing import Frame, Framing, detect, frames
 from pgoutput_etl.protocol.messages import Origin
-from pgoutput_etl.scan.fragment import ScanRequest
+from pgoutput_etl.scan.request import ScanRequest
 from tests.support import encoder
 from tests.support.captures import CAPTURES, files_of
 from tests.support.mutations import mutated

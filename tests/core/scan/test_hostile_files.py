@@ -34,7 +34,7 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.fragment import ScanResult
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.support.encoder import Row, copydata, encode, length_prefixed, recvlogical
