@@ -15,10 +15,9 @@ from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.framing import Frame
 from pgoutput_etl.protocol.messages import PgoutputMessage
-from pgoutput_etl.scan.catalog_messages import with_catalog_tag
 from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.file_summary import FileBeginning, Fragment, FragmentKind
-from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT, STORED_TIMES
+from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT, STORED_TIMES, with_catalog_tag
 from pgoutput_etl.scan.partition_roots import partition_roots
 from pgoutput_etl.scan.request import HeadError, ScanRequest, ScanResult, stored_origin_lsn
 from pgoutput_etl.scan.row_buffer import ScanState
