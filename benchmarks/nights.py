@@ -80,7 +80,7 @@ def _night_costs(series: str, nights: list[list[bytes]]) -> list[NightCost]:
         loaded = [entry for entry in stored if entry.scope is None or entry.scope in scopes]
         assembly = Assembly()
         if state is not None:
-            assembly = Assembly.from_state(json.loads(state), RelationHistory.of(loaded), {})
+            assembly = Assembly(RelationHistory.of(loaded), json.loads(state))
         for result, rows in zip(scanned, controls, strict=True):
             assembly.add_file(result.summary, rows)
         seconds = perf_counter() - started

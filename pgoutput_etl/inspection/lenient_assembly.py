@@ -88,7 +88,7 @@ class LenientAssembly:
         self._first = file
         empty: dict[str, Any] = {"streams": [], "prepared": [], "cut_off_lsn": None, "cut_off_gids": []}
         state = {**before, **empty, "tail": tail, "was_damaged": True}
-        self.assembly = Assembly.from_state(state, assembly.relations, assembly.types)
+        self.assembly = Assembly(assembly.relations, state, assembly.types)
 
     def finish(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Ends the assembly after the last file. ends: see Assembly.replace_streams."""

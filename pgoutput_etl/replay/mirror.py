@@ -41,10 +41,11 @@ from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableChanges
 from pgoutput_etl.targets.planner import Name, name_holders
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cutoff, cutoffs_by_relation
+from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
 from pgoutput_etl.transactions.logical_messages import LOGICAL_SCHEMA, decoded
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, control_rows
+from pgoutput_etl.transactions.statistics import BatchStatistics
 from pgoutput_etl.types import UserTypes
 
 Row = dict[str, Any]
@@ -150,7 +151,8 @@ class Replay:
             if outcome is not None and outcome.status is TransactionStatus.QUARANTINED and not is_aborted:
                 lsn = outcome.commit_lsn or 0
                 quarantined[row["relation"]] = min(quarantined.get(row["relation"], lsn), lsn)
-        return cutoffs_by_relation(self.assembly, quarantined, {row["relation"] for row in changes}, ())
+        statistics = BatchStatistics(changed={row["relation"] for row in changes}, quarantined_from=quarantined)
+        return find_cutoffs(self.assembly, statistics, ())
 
     def tables(
         self,

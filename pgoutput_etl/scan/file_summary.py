@@ -73,9 +73,6 @@ class Damage:
     may_hold_rows: bool
     oids: tuple[int, ...] | None
 
-    def reaches(self, end: int) -> bool:
-        return self.offset + self.size == end
-
     @property
     def is_torn(self) -> bool:
         """True if a receiver died while writing these bytes; the server will then send their transaction again."""

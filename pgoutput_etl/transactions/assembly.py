@@ -11,7 +11,8 @@ LSN order, so any other transaction was sent before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pgoutput_etl.errors import SequenceError
@@ -58,26 +59,35 @@ class Assembly:
     It also updates `relations` and `types`, because their validity depends on transactions as well.
     """
 
-    def __init__(self, relations: RelationHistory | None = None, state: dict[str, Any] | None = None) -> None:
-        """state: the open transactions to continue with, in the form of `state`."""
+    def __init__(
+        self,
+        relations: RelationHistory | None = None,
+        state: Mapping[str, Any] | None = None,
+        types: Mapping[int, messages.Type] = MappingProxyType({}),
+    ) -> None:
+        """relations, state, types: those after the last batch; state: returned by the method `state`."""
         relations = RelationHistory() if relations is None else relations
         self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
+        if state is not None:
+            relations.keep_scopes(open_scopes(state))
+        last = state or {}
         # The handlers also add to these. outcomes: one per sending of a transaction that has ended.
         self.relations, self.outcomes = self._open.relations, self._open.outcomes
         self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied
-        self.types: dict[int, messages.Type] = {}
-        self.last_commit_lsn = 0
-        self.last_commit_ts: int | None = None  # microseconds since 2000-01-01 UTC
+        self.types = dict(types)
+        self.last_commit_lsn: int = last.get("last_commit_lsn", 0)
+        self.last_commit_ts: int | None = last.get("last_commit_ts")  # microseconds since 2000-01-01 UTC
         self.watermarks: list[Watermark] = []
         # The commit LSN from which no table can be trusted, because unreadable bytes may concern any table, and the
         # reason.
-        self.unreliable_from: tuple[int, str] | None = None
+        unreliable: Sequence[Any] | None = last.get("unreliable_from")
+        self.unreliable_from: tuple[int, str] | None = None if unreliable is None else (unreliable[0], unreliable[1])
         # Transactions that may be another server's, or may be in an earlier file: a range of xids per file, and
         # individual xids. Concurrent transactions look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
         self.overlapping_xids: set[int] = set()
-        self._newest_xid: int | None = None
+        self._newest_xid: int | None = last.get("highest_xid") or None
         self._newest_before: int | None = None  # before the last file
 
     @property
@@ -354,19 +364,6 @@ class Assembly:
             "has_catalog": bool(self.relations.definitions),
         }
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any], relations: RelationHistory, types: dict[int, messages.Type]) -> Assembly:
-        assembly = cls(relations, state)
-        assembly.types = dict(types)
-        assembly.last_commit_lsn = state["last_commit_lsn"]
-        assembly.last_commit_ts = state.get("last_commit_ts")  # missing in early ledgers
-        assembly._newest_xid = state["highest_xid"] or None
-        if state["unreliable_from"] is not None:
-            lsn, reason = state["unreliable_from"]
-            assembly.unreliable_from = (lsn, reason)
-        relations.keep_scopes(open_scopes(state))
-        return assembly
-
 
 NOTHING_OPEN: dict[str, Any] = {"streams": [], "prepared": []}  # in the form of Assembly.state
 
@@ -390,7 +387,7 @@ def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) 
     """Marks transactions that may lack a message, so they are quarantined if they commit."""
     tail, last = transactions.tail, scan.open_fragment
     nothing_open = damage.fragment == NO_FRAGMENT or (damage.fragment == HEAD and tail is None)
-    if damage.is_torn and (nothing_open or not damage.reaches(scan.size)):
+    if damage.is_torn and (nothing_open or damage.offset + damage.size < scan.size):
         return  # the server sends it again, which is checked where a transaction was cut off
     ends_in = None if last is None else (last.number, last.kind)
     if damage.is_torn and ends_in == (damage.fragment, FragmentKind.TRANSACTION):

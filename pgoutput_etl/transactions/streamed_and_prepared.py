@@ -425,7 +425,7 @@ class OpenTransactions:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], relations: RelationHistory) -> OpenTransactions:
+    def from_state(cls, state: Mapping[str, Any], relations: RelationHistory) -> OpenTransactions:
         streams = [OpenTransaction.from_state(stream) for stream in state["streams"]]
         prepared = [OpenTransaction.from_state(transaction) for transaction in state["prepared"]]
         transactions = cls(

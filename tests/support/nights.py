@@ -182,7 +182,7 @@ class Nights:
             return Assembly()
         state, relations = json.loads(self.state), RelationHistory.of(entries)
         relations.definitions = Definitions.of(map(catalog_entry, self.catalog), open_messages(state))
-        return Assembly.from_state(state, relations, self.types)
+        return Assembly(relations, state, self.types)
 
     def _write(self, planned: TargetPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:
         plan = planned.tables
