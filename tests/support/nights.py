@@ -32,7 +32,6 @@ from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, t
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.scan.request import ScanResult
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
@@ -62,6 +61,7 @@ from pgoutput_etl.transactions.statistics import (
     positions_in,
 )
 from pgoutput_etl.transactions.status_lookup import StatusLookup
+from tests.support.scan_parts import scan_file
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]

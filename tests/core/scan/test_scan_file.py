@@ -15,9 +15,9 @@ from pgoutput_etl.protocol.framing import detect, frames
 from pgoutput_etl.protocol.messages import Message, Origin, StreamStop, Truncate, Type
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
-from pgoutput_etl.scan.scan_file import scan_file
 from tests.support import encoder
 from tests.support.captures import DATA
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     TOAST,
     Change,

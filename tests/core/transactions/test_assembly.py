@@ -10,12 +10,12 @@ import pytest
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.protocol.messages import PgoutputMessage, Prepare, StreamAbort
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import TransactionStatus, UnknownPrepared
 from tests.support.captures import DATA
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Messages,
     Rows,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.protocol.messages import Message
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.definitions import DefinitionEntry, Definitions
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import control_rows
 from tests.support.catalog_messages import KEY, CatalogSender, definition
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Change,
     Messages,
