@@ -19,7 +19,8 @@ from benchmarks.peers.running import built_peers, run_peer
 from benchmarks.scenarios import scaled
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Framing, frames
-from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.scan.request import ScanRequest, ScanResult
+from pgoutput_etl.scan.scan_file import scan_either_way
 
 _ENOUGH = 4.0  # seconds
 _GO = "Go: pglogrepl, typed by pgx"
@@ -73,9 +74,13 @@ def _works() -> dict[str, Work]:
         "memcpy, into fresh memory": lambda data, _: bytearray(data),
         "plain Python: cut into messages": lambda data, _: sum(1 for _ in frames(data, Framing.LENGTH_PREFIXED)),
         "plain Python: to messages, as dataclasses": lambda data, _: _decode_all(data),
-        "scan: to Arrow rows of messages": lambda data, _: scan_file("bench", 0, data, Framing.LENGTH_PREFIXED),
+        "scan: to Arrow rows of messages": lambda data, _: _scan(data),
     }
     return {**works, **kernels(TABLE)}
+
+
+def _scan(data: bytes) -> ScanResult:
+    return scan_either_way(ScanRequest(data, 0, Framing.LENGTH_PREFIXED, salvages=False))
 
 
 def _memcpy_warm() -> Work:

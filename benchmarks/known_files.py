@@ -21,9 +21,10 @@ from benchmarks.scenarios import scaled
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, LISTING_SCHEMA, FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, heads_of
 from pgoutput_etl.landing.incremental_scan import scan_part
-from pgoutput_etl.landing.known_files import KnownFiles, candidates
+from pgoutput_etl.landing.known_files import candidates
 from pgoutput_etl.protocol.framing import Framing
 from tests.support import encoder
+from tests.support.landing_folder import every_known_file
 from tests.support.small_archives import insert, table, transaction
 
 _KNOWN = (1_000, 10_000, 80_000)
@@ -75,7 +76,7 @@ def _cost(
 
 def _plan_with_all(rows: pa.Table, listing: pa.Table) -> KnownContents:
     parts = {row.pop("file"): FilePart(**row) for row in rows.to_pylist()}
-    known = KnownFiles.of(parts)
+    known = every_known_file(parts)
     candidates([LandedFile(**row) for row in listing.to_pylist()], known)
     return known.contents()
 

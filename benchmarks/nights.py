@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from pgoutput_etl.protocol.messages import PgoutputMessage
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
 from pgoutput_etl.transactions.outcome import control_rows
 from pgoutput_etl.xid import XIDS
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import copydata, insert, segment, stream_commit, table, transaction
 
 Progress = Callable[[str], None]
@@ -80,7 +80,7 @@ def _night_costs(series: str, nights: list[list[bytes]]) -> list[NightCost]:
         loaded = [entry for entry in stored if entry.scope is None or entry.scope in scopes]
         assembly = Assembly()
         if state is not None:
-            assembly = Assembly.from_state(json.loads(state), RelationHistory.of(loaded), {})
+            assembly = Assembly(RelationHistory.of(loaded), json.loads(state))
         for result, rows in zip(scanned, controls, strict=True):
             assembly.add_file(result.summary, rows)
         seconds = perf_counter() - started

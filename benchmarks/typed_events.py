@@ -24,7 +24,6 @@ from pgoutput_etl.ingest.landed_files import new_files, read_files
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.scan.blocks import BlockKind
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import commits_before
@@ -33,6 +32,7 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.files.backlog import find_backlog
 from pgoutput_etl.work.files.batch_plan import plan_batch
+from tests.support.scan_parts import scan_file
 
 Progress = Callable[[str], None]
 

@@ -48,7 +48,7 @@ def file_ahead(scans: Mapping[int, FileScan], before: int, number: int) -> int |
 def relations_in(scan: FileScan, controls: Iterable[Control]) -> frozenset[int] | None:
     """The OIDs of relations with changes or descriptions in a file. None, meaning any, if the file is damaged or has
     parts of transactions that other files may continue."""
-    has_head = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner or scan.head_may_have_owner
+    has_head = scan.begins is not FileBeginning.EITHER or scan.head_needs_owner or scan.head_may_have_owner
     is_damaged = scan.damages or scan.interrupted or scan.orphans
     if has_head or scan.open_fragment is not None or is_damaged or not _ORDINARY.issuperset(scan.messages):
         return None

@@ -20,7 +20,7 @@ from pgoutput_etl.inspection.server_settings import SettingsSample
 from pgoutput_etl.inspection.source_check import commits_of, find_foreign_transactions
 from pgoutput_etl.landing.file_index import Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, ScanTask, tasks_of, uncompressed_name
-from pgoutput_etl.landing.known_files import KnownFiles, candidates, natural_order
+from pgoutput_etl.landing.known_files import NOTHING_KNOWN, candidates, natural_order
 from pgoutput_etl.landing.selection import FileSelection, select_files
 from pgoutput_etl.landing.sequence_gaps import missing_numbers
 from pgoutput_etl.protocol.framing import Framing
@@ -113,7 +113,7 @@ class Inspection:
 
 def inspect_archive(landed: Listing, runner: Runner, progress: Progress) -> Inspection:
     """landed: some or all files of one slot's archive, in any order."""
-    files = candidates(landed.files(), KnownFiles.of({}))
+    files = candidates(landed.files(), NOTHING_KNOWN)
     progress(f"scanning {counted(len(files), 'file')}, {counted(sum(f.size for f in files.values()), 'byte')}")
     tasks = scan_tasks(files)
     inspection = _select(files, tasks, runner.scan(tasks), runner, progress)
@@ -141,7 +141,7 @@ def _select(
     paths = {file.path for file in files.values()}
     errors = {files[n].path: inspection.error for n, inspection in inspections.items() if inspection.error is not None}
     scans = {n: inspection.scan for n, inspection in inspections.items() if inspection.scan is not None}
-    selection = select_files({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
+    selection = select_files({n: files[n] for n in scans}, scans, {}, NOTHING_KNOWN, paths)
     to_read = selection.to_read
     if selection.rescan:
         progress("scanning again, as a file before others ends within a message")
@@ -212,7 +212,7 @@ def inspection_contexts(
     in_stream = False
     contexts = []
     for number, scan in sorted(inspection.scans.items()):
-        inside = scan.begins == FileBeginning.INSIDE.value or (scan.begins == FileBeginning.EITHER.value and in_stream)
+        inside = scan.begins is FileBeginning.INSIDE or (scan.begins is FileBeginning.EITHER and in_stream)
         own = (inspection.paths[number], number, Framing(scan.framing), inside, scan.consumed)
         contexts.append(InspectionContext(*own, outcomes.get(number, {}), watermarks.get(number, {}), *common))
         in_stream = inside if scan.ends_in_stream is None else scan.ends_in_stream

@@ -62,7 +62,7 @@ class LenientAssembly:
     def _lose_head(self, scan: FileScan, reason: str) -> None:
         """Quarantines the head of a file that continues a stream segment without its beginning, and thus without an
         xid."""
-        if scan.begins == FileBeginning.INSIDE.value:
+        if scan.begins is FileBeginning.INSIDE:
             self._ended.append(Outcome(TransactionStatus.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
     def _break(self, scan: FileScan, controls: Sequence[Control], before: dict[str, Any], reason: str) -> None:
@@ -88,7 +88,7 @@ class LenientAssembly:
         self._first = file
         empty: dict[str, Any] = {"streams": [], "prepared": [], "cut_off_lsn": None, "cut_off_gids": []}
         state = {**before, **empty, "tail": tail, "was_damaged": True}
-        self.assembly = Assembly.from_state(state, assembly.relations, assembly.types)
+        self.assembly = Assembly(assembly.relations, state, assembly.types)
 
     def finish(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Ends the assembly after the last file. ends: see Assembly.replace_streams."""
@@ -131,10 +131,10 @@ def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def _missing_tail(scan: FileScan, controls: Iterable[Control], reason: str) -> dict[str, Any] | None:
     """The transaction that must be open where the file begins, in the form of Assembly.state."""
-    if scan.begins == FileBeginning.EITHER.value:
+    if scan.begins is FileBeginning.EITHER:
         return None
     transaction: dict[str, Any] = {"xid": None, "units": [], "damage": reason, "lost": []}
-    if scan.begins == FileBeginning.INSIDE.value:
+    if scan.begins is FileBeginning.INSIDE:
         return {"kind": "segment", "of": transaction}
     of_head = (row.body for row in controls if isinstance(row, ControlRow) and row.fragment == HEAD)
     end = next((decode(body, False) for body in of_head if body[:1] in (b"C", b"P")), None)

@@ -15,8 +15,8 @@ from pgoutput_etl.identifiers import is_chosen, printable
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol import messages as m
 from pgoutput_etl.protocol.framing import Frame, Framing
-from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
+from pgoutput_etl.scan.request import ScanRequest
 from pgoutput_etl.scan.salvage import Gap
 from pgoutput_etl.scan.scanner import Scanner
 from pgoutput_etl.schema.relation_history import RelationVersions

@@ -6,8 +6,7 @@ LSNs are printed in PostgreSQL's form; --where compares the stored numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated
@@ -59,8 +58,8 @@ def run(request: ShowRequest) -> int:
 
     config = None if request.config is None else load_config(request.config, request.overrides, source=request.source)
     try:
-        with _session(config) as spark:
-            lines = _lines(spark, request, config)
+        with ExitStack() as stack:
+            lines = _lines(_session(config, stack), request, config)
     except PySparkException as error:
         print_to_stderr(f"can't read {request.table}: {error.getCondition()}", "ERROR", exit_code=EXIT_FAILED)
         return EXIT_FAILED
@@ -70,21 +69,17 @@ def run(request: ShowRequest) -> int:
     return 0
 
 
-@contextmanager
-def _session(config: Config | None) -> Iterator[SparkSession]:
+def _session(config: Config | None, stack: ExitStack) -> SparkSession:
+    """A session that ends with the stack."""
     if config is not None:
         from pgoutput_etl.work.files.light_work import is_small
 
-        with session("show", config, is_small(config), only_reads=True) as spark:
-            yield spark
-        return
+        return stack.enter_context(session("show", config, is_small(config), only_reads=True))
     from pgoutput_etl.spark.session import end_session, start_session
 
     spark = start_session("pgoutput_etl show", {})
-    try:
-        yield spark
-    finally:
-        end_session(spark)
+    stack.callback(end_session, spark)
+    return spark
 
 
 def _lines(spark: SparkSession, request: ShowRequest, config: Config | None) -> list[str]:

@@ -169,7 +169,7 @@ class FileIndex:
         )
 
     def every_file(self) -> KnownFiles:
-        return KnownFiles.of(self._parts(range(len(self._file))))
+        return self.known(self._paths.dictionary.to_pylist(), self._file.tolist())
 
     def unkeyed(self) -> UnkeyedContents | None:
         """Contents without a head for lookup, because an older version recorded them; None if all have one."""

@@ -112,11 +112,6 @@ class FilePart:
         return self.is_set_aside and self.oids == ""
 
     @property
-    def is_unread(self) -> bool:
-        """True if later runs may yet read the file from its beginning."""
-        return self.is_left or self.status == FileStatus.UNREADABLE.value
-
-    @property
     def has_tail(self) -> bool:
         """True if a later run has to continue reading after `consumed`."""
         return self.status in (FileStatus.READ.value, FileStatus.MOVED.value) and self.unfinished

@@ -9,9 +9,9 @@ from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Prefix, PrefixMatch, ScanTask, heads_of
 from pgoutput_etl.protocol.framing import Framing, detect
 from pgoutput_etl.scan.fast.messages import fitting
-from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, OpenFragment
-from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, Fragment, FragmentKind
 from pgoutput_etl.scan.message_row import HEAD, ScanError
+from pgoutput_etl.scan.request import ScanRequest, ScanResult
 from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scan_file import scan_either_way
 from pgoutput_etl.scan.small_files import SmallFiles
@@ -53,7 +53,17 @@ def scan_part(
             content = content[: task.size]
         read = read_content(content, path, max_size)
         stay = leaves_tuples_from is not None and read.data is content and len(content) >= leaves_tuples_from
-        return _scan(path, read, task, known, framing, salvages, with_census, not stay, small_files)
+        request = ScanRequest(
+            read.data[: task.end],
+            task.number,
+            framing,
+            salvages,
+            task.leaves_tail,
+            with_census=with_census,
+            with_tuples=not stay,
+            read_together=None if small_files is None else small_files.read,
+        )
+        return _scan(path, read, task, known, request)
     except ExpansionError as error:
         raise PartError(ScanError(f"{path}: {error}", is_hopeless=True)) from error
     except PartError as error:
@@ -62,37 +72,19 @@ def scan_part(
         raise ArchiveError(f"{path}: {error}") from error
 
 
-def _scan(
-    path: str,
-    read: Content,
-    task: ScanTask,
-    known: KnownContents,
-    framing: Framing,
-    salvages: bool,
-    with_census: bool,
-    with_tuples: bool,
-    small_files: SmallFiles | None,
-) -> ScanResult:
+def _scan(path: str, read: Content, task: ScanTask, known: KnownContents, request: ScanRequest) -> ScanResult:
+    """request: of the whole content, in the configured framing."""
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
-    data = read.data[: task.end]
-    hashes = Hashes(data)
+    data, hashes = request.data, Hashes(request.data)
     match = known.match(path, hashes) if task.known_part is None else PrefixMatch(_recorded_prefix(hashes, task))
     prefix = match.prefix
+    if prefix is not None:
+        request = replace(request, start=prefix.consumed, begins_in_stream=prefix.ends_in_stream)
     # Content that was read before keeps its framing, even if the configuration has changed.
     recorded = next((part.framing for part in (prefix, task.known_part) if part and part.framing), None)
-    request = ScanRequest(
-        data,
-        task.number,
-        framing if recorded is None else Framing(recorded),
-        salvages,
-        task.leaves_tail,
-        start=0 if prefix is None else prefix.consumed,
-        begins_in_stream=None if prefix is None else prefix.ends_in_stream,
-        with_census=with_census,
-        with_tuples=with_tuples,
-        read_together=None if small_files is None else small_files.read,
-    )
+    if recorded is not None:
+        request = replace(request, framing=Framing(recorded))
     heads = heads_of(data)
     unkeyed = known.unkeyed.beginnings(data) if task.known_part is None and known.unkeyed is not None else []
     try:
@@ -170,7 +162,7 @@ def nothing_to_read(number: int, part: FilePart) -> FileScan:
 
 
 def _empty(number: int, framing: str, start: int, begins_in_stream: bool | None = None) -> FileScan:
-    summary = FileScan(number, framing, start, FileBeginning.EITHER.value, begins_in_stream=begins_in_stream)
+    summary = FileScan(number, framing, start, FileBeginning.EITHER, begins_in_stream=begins_in_stream)
     summary.offset = summary.consumed = start
-    summary.open_fragment = OpenFragment(HEAD, FragmentKind.HEAD.value, None, None, None)
+    summary.open_fragment = Fragment(HEAD, FragmentKind.HEAD)
     return summary

@@ -29,7 +29,7 @@ def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """The ledger's records of all files (`of`), or only those that matter to a run (file_index.py).
+    """The ledger's records of all files, or only those that matter to a run (file_index.py).
 
     parts: by number. roots: for each part, the first part of its content. names: by first part, the last path of each
     content that was read. by_path: the last record of each path. extended: parts that a later one continues. unread: by
@@ -46,31 +46,6 @@ class KnownFiles:
     last: int | None
     next_number: int
     other_newest: str | None = None
-
-    @classmethod
-    def of(cls, parts: Mapping[int, FilePart]) -> KnownFiles:
-        parts = dict(sorted(parts.items()))
-        roots: dict[int, int] = {}
-        unread: dict[str, int] = {}
-        for number, part in parts.items():
-            roots[number] = number if part.same_as is None else roots[part.same_as]
-            if part.is_unread:
-                unread[part.path] = number
-            elif part.status != FileStatus.REFUSED.value:  # a refused file is still unread
-                unread.pop(part.path, None)
-        read = [number for number, part in parts.items() if part.was_read]
-        read_roots = {roots[number] for number in read}
-        naming = (FileStatus.READ.value, FileStatus.MOVED.value)
-        return cls(
-            parts,
-            roots,
-            {r: part.path for n, part in parts.items() if (r := roots[n]) in read_roots and part.status in naming},
-            {part.path: (number, part) for number, part in parts.items()},
-            {before for number in read if (before := parts[number].same_as) is not None},
-            unread,
-            max(read, default=None),
-            max(parts, default=-1) + 1,
-        )
 
     @cached_property
     def newest(self) -> str | None:
@@ -98,6 +73,9 @@ class KnownFiles:
         distinctive, continued = part.distinctive and not is_refused, number in self.extended
         content = (part.consumed, part.prefix_hash or "", number)
         return Prefix(*content, name, distinctive, continued, part.framing, part.ends_in_stream)
+
+
+NOTHING_KNOWN = KnownFiles({}, {}, {}, {}, frozenset(), {}, last=None, next_number=0)
 
 
 def newest_of(paths: Iterable[str | None]) -> str | None:

@@ -82,8 +82,7 @@ class LedgerBatches:
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
         check_format(row)
-        parts = {file["file"]: {k: v for k, v in file.items() if k != "file"} for file in row["files"] or ()}
-        files = {number: FilePart(**part) for number, part in parts.items()}
+        files = {file.pop("file"): FilePart(**file) for file in row["files"] or ()}
         tables = {t["oid"]: self._state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]

@@ -56,11 +56,7 @@ class LedgerHistory:
         rows = self.store.rows_before("types", ("batch", "oid", "schema", "name"), batch)
         rows.sort(key=lambda row: row["batch"])
         types = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in rows}
-        if batch.state is None:
-            assembly = Assembly(relations)
-            assembly.types = types
-            return assembly
-        return Assembly.from_state(batch.state, relations, types)
+        return Assembly(relations, batch.state, types)
 
     def append_relations(self, entries: Iterable[RelationEntry], batch: Batch) -> None:
         rows = [

@@ -35,7 +35,7 @@ from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.history import LedgerHistory
-from pgoutput_etl.ledger.publish import NO_PUBLISHER, DeltaPublisher, Publisher
+from pgoutput_etl.ledger.publish import DeltaPublisher
 from pgoutput_etl.ledger.quarantine import LedgerQuarantine
 from pgoutput_etl.ledger.store import LedgerStore, Store
 from pgoutput_etl.ledger.tables import verified_through
@@ -57,7 +57,7 @@ class Ledger:
         transactions: LedgerTransactions,
         pending: PendingTransactions,
         quarantine: LedgerQuarantine,
-        publisher: Publisher = NO_PUBLISHER,
+        publisher: DeltaPublisher | None = None,
     ) -> None:
         self.source, self.machine, self.store = store.source, store.machine, store
         self.batches, self.files, self.history = LedgerBatches(store), LedgerFiles(store), LedgerHistory(store)
@@ -136,7 +136,7 @@ class Ledger:
         """Makes a finished batch visible to readers. A failure doesn't end the run: its reason is in `unpublished`, and
         the next run tries again."""
         self.verified = self.verified_through()
-        self.unpublished = self.publisher.publish(done, self.verified)
+        self.unpublished = None if self.publisher is None else self.publisher.publish(done, self.verified)
 
     def verified_through(self) -> dict[int, int]:
         """By OID, the last LSN at which a table was found equal to the server's."""
@@ -164,7 +164,7 @@ class Ledger:
 class DeltaLedger(Ledger):
     """A ledger in Delta tables, read and written by Spark."""
 
-    def __init__(self, store: LedgerStore, publisher: Publisher) -> None:
+    def __init__(self, store: LedgerStore, publisher: DeltaPublisher | None) -> None:
         parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)
         super().__init__(store, *parts, publisher)
         self.store: LedgerStore = store
@@ -176,7 +176,7 @@ class DeltaLedger(Ledger):
         spark: SparkSession,
         root: str,
         source: str,
-        publisher: Publisher = NO_PUBLISHER,
+        publisher: DeltaPublisher | None = None,
         access: Access = PRIVATE,
     ) -> DeltaLedger:
         """Raises ConfigError for a session that substitutes variables in SQL text, or uses other digits than 0 to 9."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -21,7 +20,7 @@ from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import path_segment, text_literal
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.manifest import Manifest
-from pgoutput_etl.machine import THIS_MACHINE, Machine, now
+from pgoutput_etl.machine import THIS_MACHINE, now
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_in_catalog, make_schema
@@ -29,26 +28,6 @@ from pgoutput_etl.spark.shared_file import SharedFile, shared_file
 
 FOLDER = "manifests"
 
-
-class Publisher(Protocol):
-    def has_published(self, done: Batch) -> bool: ...
-
-    def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
-        """Returns the reason for a failure, or None. The batch is done in either case. Call it while the batch is
-        claimed. verified: as in `Ledger.verified_through`."""
-
-
-class NoPublisher:
-    """Publishes nothing, so nothing is missing."""
-
-    def has_published(self, done: Batch) -> bool:  # noqa: ARG002
-        return True
-
-    def publish(self, done: Batch, verified: Mapping[int, int]) -> None:
-        pass
-
-
-NO_PUBLISHER = NoPublisher()
 
 _FAILURES = (PySparkException, Py4JError, OSError, RunError)
 
@@ -60,12 +39,11 @@ class DeltaPublisher:
     spark: SparkSession
     config: Config
     file: SharedFile
-    machine: Machine = THIS_MACHINE
 
     @classmethod
-    def of(cls, spark: SparkSession, config: Config) -> Publisher:
-        """NO_PUBLISHER if this session can't write a manifest. Raises ConfigError for views without a manifest, because
-        nothing would show which views are outdated."""
+    def of(cls, spark: SparkSession, config: Config) -> DeltaPublisher | None:
+        """None if this session can't write a manifest. Raises ConfigError for views without a manifest, because nothing
+        would show which views are outdated."""
         folder, name = f"{config.state.root.rstrip('/')}/{FOLDER}", f"{path_segment(config.source.name)}.json"
         file = shared_file(spark, folder, name, PUBLIC)
         if file is None and config.target.views is not None:
@@ -73,7 +51,7 @@ class DeltaPublisher:
                 "target.views: views need the manifest, which a client of Spark Connect can't write: put state.root in "
                 "a volume, or remove target.views"
             )
-        return NO_PUBLISHER if file is None else cls(spark, config, file)
+        return None if file is None else cls(spark, config, file)
 
     def has_published(self, done: Batch) -> bool:
         try:
@@ -84,6 +62,8 @@ class DeltaPublisher:
         return shown == (done.ledger_id, done.number, self.config.target.views)
 
     def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
+        """Returns the reason for a failure, or None. The batch is done in either case. Call it while the batch is
+        claimed. verified: as in `Ledger.verified_through`."""
         try:
             self._publish(done, verified)
         except _FAILURES as error:
@@ -93,7 +73,7 @@ class DeltaPublisher:
     def _publish(self, done: Batch, verified: Mapping[int, int]) -> None:
         config = self.config
         last = None if config.target.catalog is None else self._last()  # folders have no views to compare
-        manifest = Manifest.of(config, done, now(self.machine), verified)
+        manifest = Manifest.of(config, done, now(THIS_MACHINE), verified)
         before = {} if last is None else last.view_versions
         after = manifest.view_versions
         self._replace([view for view, shown in after.items() if before.get(view) != shown], before, after)

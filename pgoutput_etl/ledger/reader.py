@@ -32,7 +32,13 @@ class LedgerReader(LedgerRows):
         return cls(place_of(config.state.root, config.spark, "state.root"), config.source.name)
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
-        return self._reading(table, lambda: self._columns(table, names, chosen.sql))
+        schema = pa.schema([SCHEMAS[table].field(name) for name in names])
+
+        def columns(delta: DeltaTable) -> pa.Table:
+            stored = {field.name for field in delta.schema().fields}
+            return own_rows(_scan(delta, {"source", *stored.intersection(names)}, chosen.sql), self.source, schema)
+
+        return self._read(table, columns, schema.empty_table())
 
     def last_done(self) -> int:
         """The number of the last finished batch; 0 before the first."""
@@ -45,46 +51,31 @@ class LedgerReader(LedgerRows):
 
     def files(self, table: str) -> list[str]:
         """The paths of the data files with all sources' rows. Raises RunError."""
-
-        def listed() -> list[str]:
-            delta = self._opened(table)
-            return [] if delta is None else delta.file_uris()
-
-        return self._reading(table, listed)
+        return self._read(table, lambda delta: delta.file_uris(), [])
 
     def bytes(self, table: str) -> int:
         """The size of the data files with all sources' rows. Raises RunError."""
-
-        def summed() -> int:
-            delta = self._opened(table)
-            added = None if delta is None else pa.table(delta.get_add_actions())
-            return 0 if added is None else pc.sum(added.column("size_bytes")).as_py() or 0
-
-        return self._reading(table, summed)
+        return self._read(table, _stored_bytes, 0)
 
     def url(self, table: str) -> str:
         return f"{self.root.delta_url.rstrip('/')}/{table}"
 
-    def _opened(self, table: str) -> DeltaTable | None:
+    def _read(self, table: str, read: Callable[[DeltaTable], _T], missing: _T) -> _T:
+        """What `read` finds in the table, or `missing` if it doesn't exist."""
         url, options = self.url(table), self.root.delta_options
-        return DeltaTable(url, storage_options=options) if DeltaTable.is_deltatable(url, options) else None
-
-    def _columns(self, table: str, names: Sequence[str], condition: str | None) -> pa.Table:
-        delta, schema = self._opened(table), pa.schema([SCHEMAS[table].field(name) for name in names])
-        if delta is None:
-            return schema.empty_table()
-        stored = {field.name for field in delta.schema().fields}
-        wanted = {"source", *stored.intersection(names)}
-        return own_rows(_scan(delta, wanted, condition), self.source, schema)
-
-    def _reading(self, table: str, read: Callable[[], _T]) -> _T:
         try:
-            return read()
+            if not DeltaTable.is_deltatable(url, options):
+                return missing
+            return read(DeltaTable(url, storage_options=options))
         except Exception as error:  # noqa: BLE001 # delta-rs raises many kinds, including Rust's panics
             # An error from the storage names what is missing; others may quote stored values.
             text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else brief(error)
             reason = without_secrets(text, self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
+
+
+def _stored_bytes(delta: DeltaTable) -> int:
+    return pc.sum(pa.table(delta.get_add_actions()).column("size_bytes")).as_py() or 0
 
 
 def _scan(delta: DeltaTable, names: Collection[str], condition: str | None) -> pa.Table:

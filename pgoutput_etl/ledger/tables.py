@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.landing.file_index import INDEX_SCHEMA
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import (
     CatalogMark,
@@ -71,12 +72,7 @@ _KINDS |= {
     "relation_columns": _list_of(
         "name string, type_oid long, type_modifier int, is_key boolean, number int, form string, initial binary"
     ),
-    "file_parts": _list_of(
-        "file long, path string, size long, modified long, status string, offset long, consumed long, "
-        "prefix_hash string, distinctive boolean, varied boolean, framing string, begins_in_stream boolean, "
-        "ends_in_stream boolean, same_as long, unfinished boolean, reason string, decompressed_size long, head string, "
-        "oids string"
-    ),
+    "file_parts": pa.list_(pa.struct(list(INDEX_SCHEMA))),
     "table_states": _list_of(
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, reason_kind string, relation string, key strings, retired string, types strings, rows long, "

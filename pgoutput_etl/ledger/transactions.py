@@ -65,9 +65,7 @@ class LedgerTransactions:
         """Rows of `transactions`. Executors make the rows of ordinary transactions within one file, filtered by
         `which`; the driver makes all others."""
         ended = rows.ended(which).where(F.col("fate") != TransactionStatus.QUARANTINED.value)
-        ended = ended.withColumns({"gid": F.lit(None).cast("string"), "commit_ts": _commit_time()})
-        columns = ("xid", "gid", "fate", "commit_lsn", "commit_ts", "file", "unit", "changes", "origin", "origin_lsn")
-        ended = ended.select(*self.store.stamp(batch), *columns)
+        ended = ended.withColumn("commit_ts", _commit_time()).select(*self.store.stamp(batch), "*")
         others = [transaction_row(outcome) for outcome in rows.assembly.outcomes]
         frame = self.store.frame("transactions", others, batch.number)
         return frame.unionByName(ended, allowMissingColumns=True)

@@ -21,12 +21,13 @@ from pgoutput_etl.changes.events import INSERTED, MOVED_IN, ROW_SCHEMA, events
 from pgoutput_etl.changes.key_chains import PRESUMING, not_unique
 from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.errors import SequenceError, TableError
+from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
+from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
-from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
@@ -41,10 +42,11 @@ from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableChanges
 from pgoutput_etl.targets.planner import Name, name_holders
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cutoff, cutoffs_by_relation
+from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
 from pgoutput_etl.transactions.logical_messages import LOGICAL_SCHEMA, decoded
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, control_rows
+from pgoutput_etl.transactions.statistics import BatchStatistics
 from pgoutput_etl.types import UserTypes
 
 Row = dict[str, Any]
@@ -85,7 +87,8 @@ class Replay:
 
     def add_file(self, path: str, content: bytes) -> FileScan:
         """Adds the next file in order. Raises ArchiveError with the file's path."""
-        return self.add_scanned(path, scan_file(path, self._files, content, salvages=self.salvages))
+        task = ScanTask(self._files, len(content), leaves_tail=False)
+        return self.add_scanned(path, scan_part(path, content, task, KnownContents({}), salvages=self.salvages))
 
     def add_scanned(self, path: str, scan: ScanResult) -> FileScan:
         """Adds a scanned file or part of a file. File numbers must increase."""
@@ -150,7 +153,8 @@ class Replay:
             if outcome is not None and outcome.status is TransactionStatus.QUARANTINED and not is_aborted:
                 lsn = outcome.commit_lsn or 0
                 quarantined[row["relation"]] = min(quarantined.get(row["relation"], lsn), lsn)
-        return cutoffs_by_relation(self.assembly, quarantined, {row["relation"] for row in changes}, ())
+        statistics = BatchStatistics(changed={row["relation"] for row in changes}, quarantined_from=quarantined)
+        return find_cutoffs(self.assembly, statistics, ())
 
     def tables(
         self,

@@ -10,12 +10,12 @@ from typing import Any
 
 
 class FragmentKind(Enum):
-    """The message that began a fragment."""
+    """What began a fragment: an earlier file, Begin, Begin Prepare, or Stream Start."""
 
     HEAD = "head"
-    TRANSACTION = "B"
-    PREPARED = "b"
-    SEGMENT = "S"
+    TRANSACTION = "transaction"
+    PREPARED = "prepared"
+    SEGMENT = "segment"
 
 
 class FileBeginning(Enum):
@@ -26,19 +26,31 @@ class FileBeginning(Enum):
     EITHER = "either"  # nothing in the head depends on it, or the file has no head
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFragment:
-    """The fragment that a file ends in. commit_lsn, commit_ts, and origin: only for an ordinary transaction."""
+@dataclass(slots=True)
+class Fragment:
+    """Messages of one transaction in a file. commit_lsn, commit_ts, origin: only of an ordinary transaction that begins
+    here. changes: number of changes. epoch: in which it ended, or was cut off. next_lsn: if it was cut off by another
+    beginning, the LSN of the first commit after it.
+    """
 
-    fragment: int
-    kind: str
-    xid: int | None
-    commit_lsn: int | None
-    commit_ts: int | None
+    number: int
+    kind: FragmentKind
+    xid: int | None = None
+    commit_lsn: int | None = None
+    commit_ts: int | None = None
+    changes: int = 0
     is_damaged: bool = False
-    epoch: int = 0
     origin: str | None = None
     origin_lsn: int | None = None
+    epoch: int = 0
+    next_lsn: int | None = None
+
+    def begin_fields(self) -> dict[str, int | str | None]:
+        """The columns that Begin and Origin set in every row of their transaction."""
+        if self.kind is not FragmentKind.TRANSACTION:
+            return {}
+        begin = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
+        return {**begin, "origin": self.origin}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +73,10 @@ class Damage:
     may_hold_rows: bool
     oids: tuple[int, ...] | None
 
-    def reaches(self, end: int) -> bool:
-        return self.offset + self.size == end
-
     @property
     def is_torn(self) -> bool:
         """True if a receiver died while writing these bytes; the server will then send their transaction again."""
         return self.cut_short and self.begins_anew
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptedFragment:
-    """An ordinary transaction that was cut off by another beginning. next_lsn: LSN of the first commit after it."""
-
-    fragment: int
-    epoch: int
-    xid: int | None
-    commit_lsn: int | None
-    next_lsn: int | None = None
 
 
 @dataclass(slots=True)
@@ -88,7 +86,7 @@ class FileScan:
     file: int
     framing: str
     size: int  # bytes, decompressed
-    begins: str
+    begins: FileBeginning
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
     roots: dict[int, int] = field(default_factory=dict)  # as in partition_roots
@@ -98,11 +96,11 @@ class FileScan:
     # The head has Messages that belong, or may belong, to the transaction that is open at its beginning.
     head_needs_owner: bool = False
     head_may_have_owner: bool = False
-    interrupted: list[InterruptedFragment] = field(default_factory=list)
+    interrupted: list[Fragment] = field(default_factory=list)  # ordinary fragments that another beginning cut off
     damages: list[Damage] = field(default_factory=list)
-    damaged: list[OpenFragment] = field(default_factory=list)  # ordinary fragments with damage that were committed here
+    damaged: list[Fragment] = field(default_factory=list)  # ordinary fragments with damage that were committed here
     orphans: list[int] = field(default_factory=list)  # fragments whose beginning is unreadable
-    open_fragment: OpenFragment | None = None
+    open_fragment: Fragment | None = None  # the fragment that the file ends in
     epochs: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
@@ -131,17 +129,17 @@ class FileScan:
         """True if a part that continues this one begins inside a stream segment; None if unknown."""
         if self.open_fragment is None:
             return False
-        if self.open_fragment.kind != FragmentKind.HEAD.value:
-            return self.open_fragment.kind == FragmentKind.SEGMENT.value
-        if self.begins == FileBeginning.EITHER.value:
+        if self.open_fragment.kind is not FragmentKind.HEAD:
+            return self.open_fragment.kind is FragmentKind.SEGMENT
+        if self.begins is FileBeginning.EITHER:
             return self.begins_in_stream
-        return self.begins == FileBeginning.INSIDE.value
+        return self.begins is FileBeginning.INSIDE
 
     def to_json(self) -> bytes:
         """The fields that differ from their defaults."""
         values = ((name, getattr(self, name)) for name in self.__slots__)
         said = {name: value for name, value in values if name not in _DEFAULTS or value != _DEFAULTS[name]}
-        return json.dumps(said, default=_fields).encode()
+        return json.dumps(said, default=_json_value).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> FileScan:
@@ -149,13 +147,13 @@ class FileScan:
         return scan
 
 
-_REQUIRED = (0, "", 0, "")
+_REQUIRED = (0, "", 0, FileBeginning.EITHER)
 
 _DEFAULTS = {name: getattr(FileScan(*_REQUIRED), name) for name in FileScan.__slots__[len(_REQUIRED) :]}
 
 
-def _fields(part: Any) -> dict[str, Any]:
-    return {name: getattr(part, name) for name in part.__slots__}
+def _json_value(part: Any) -> Any:
+    return part.value if isinstance(part, Enum) else {name: getattr(part, name) for name in part.__slots__}
 
 
 @cache

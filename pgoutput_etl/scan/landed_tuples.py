@@ -96,13 +96,8 @@ def landed_tuples(rows: pa.RecordBatch, files: Mapping[int, TupleFile]) -> tuple
     tuples: list[tuple[pa.Array, pa.Array]] = []
     for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
         part, file = rows.slice(begin, end - begin), files.get(int(numbers[begin]))
-        tuples += _tuples_of_others(part) if file is None else _tuples_of(part, file)
+        tuples += [(pa.nulls(end - begin, pa.binary()),) * 2] if file is None else _tuples_of(part, file)
     return pa.concat_arrays([old for old, _ in tuples]), pa.concat_arrays([new for _, new in tuples])
-
-
-def _tuples_of_others(rows: pa.RecordBatch) -> list[tuple[pa.Array, pa.Array]]:
-    missing = pa.nulls(rows.num_rows, pa.binary())
-    return [(missing, missing)]
 
 
 def _tuples_of(rows: pa.RecordBatch, file: TupleFile) -> Iterator[tuple[pa.Array, pa.Array]]:

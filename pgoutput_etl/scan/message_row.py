@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.protocol.catalog_message import PREFIX
 
 HEAD = 0
 NO_FRAGMENT = -1
@@ -19,7 +22,7 @@ STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
 
 CHANGE_TAGS = ("I", "U", "D", "T")
 LOGICAL_TAG = "M"  # a logical decoding Message
-CATALOG_TAG = "catalog"  # one that describes a table (catalog_messages.py)
+CATALOG_TAG = "catalog"  # one that describes a table
 SUMMARY_TAG = "file"
 ERROR_TAG = "error"
 DAMAGE_TAG = "damage"
@@ -65,6 +68,21 @@ def one_letter(texts: pa.Array) -> npt.NDArray[np.uint8]:
         is_letter &= texts.is_valid().to_numpy(zero_copy_only=False)
     codes[is_letter] = np.frombuffer(content, np.uint8)[bounds[:-1][is_letter]]
     return codes
+
+
+_PREFIX = PREFIX.encode() + b"\0"
+
+_BEFORE_PREFIX = (10, 14)  # bytes of tag, flags, and LSN; in a stream segment, also of the xid
+
+
+def with_catalog_tag(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The message rows, with a separate tag for catalog Messages (protocol/catalog_message.py), which are for the
+    driver, like Relation messages."""
+    tag, body = batch.column("tag"), batch.column("body")
+    prefixes = [pc.equal(pc.binary_slice(body, at, at + len(_PREFIX)), _PREFIX) for at in _BEFORE_PREFIX]
+    is_catalog = pc.and_(pc.equal(tag, LOGICAL_TAG), pc.fill_null(pc.or_(*prefixes), False))
+    place = batch.schema.get_field_index("tag")
+    return batch.set_column(place, batch.schema.field(place), pc.if_else(is_catalog, CATALOG_TAG, tag))
 
 
 _ROW = pa.struct(list(MESSAGE_SCHEMA))

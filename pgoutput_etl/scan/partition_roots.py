@@ -24,41 +24,31 @@ def partition_roots(batches: Sequence[pa.RecordBatch]) -> dict[int, int]:
     the relation's own or its root's. batches: a file's message rows, in order."""
     if not batches:
         return {}
+    rows = pa.Table.from_batches(batches)
     tags = np.concatenate([one_letter(batch.column("tag")) for batch in batches])
-    rows = _Rows(pa.Table.from_batches(batches))
+    ordinals, relations = (rows.column(name).fill_null(0).to_numpy() for name in ("ordinal", "relation"))
+
+    def are_adjacent(first: int, second: int) -> bool:
+        """True if there is no message without a row in between."""
+        return bool(ordinals[second] - ordinals[first] == second - first)
+
+    def oid(place: int) -> int:
+        """The OID of a Relation; in a stream segment, it follows the xid."""
+        begin = 1 if rows.column("xid")[place].as_py() is None else 5
+        return int.from_bytes(rows.column("body")[place].as_py()[begin : begin + 4], "big")
+
     roots = {}
     for place in np.flatnonzero(tags == _RELATION).tolist():
         first, after = place, place + 1
         while after < len(tags) and tags[after] == _TYPE:
             after += 1
-        if after == len(tags) or tags[after] not in _ROWS or not rows.are_adjacent(place, after):
+        if after == len(tags) or tags[after] not in _ROWS or not are_adjacent(place, after):
             continue
         while first > 0 and tags[first - 1] == _TYPE:
             first -= 1
-        root = rows.number("relation", after)
-        follows_root = first > 0 and tags[first - 1] == _RELATION and rows.oid(first - 1) == root
-        begins_file = rows.number("ordinal", first) == 0
-        is_root = begins_file or (follows_root and rows.are_adjacent(first - 1, place))
-        if root == rows.oid(place) or is_root:
-            roots[rows.number("ordinal", place)] = root
+        root = int(relations[after])
+        follows_root = first > 0 and tags[first - 1] == _RELATION and oid(first - 1) == root
+        is_root = ordinals[first] == 0 or (follows_root and are_adjacent(first - 1, place))
+        if root == oid(place) or is_root:
+            roots[int(ordinals[place])] = root
     return roots
-
-
-class _Rows:
-    """A file's message rows, by place."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-
-    def number(self, name: str, place: int) -> int:
-        number: int = self._rows.column(name)[place].as_py()
-        return number
-
-    def are_adjacent(self, first: int, second: int) -> bool:
-        """True if there is no message without a row in between."""
-        return self.number("ordinal", second) - self.number("ordinal", first) == second - first
-
-    def oid(self, place: int) -> int:
-        """The OID of a Relation; in a stream segment, it follows the xid."""
-        begin = 1 if self._rows.column("xid")[place].as_py() is None else 5
-        return int.from_bytes(self._rows.column("body")[place].as_py()[begin : begin + 4], "big")

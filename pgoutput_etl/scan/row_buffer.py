@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from pgoutput_etl.protocol.messages import TupleData
 from pgoutput_etl.scan.census import MessageCensus
-from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind
-from pgoutput_etl.scan.fragment import Fragment, ScanRequest
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, Fragment, FragmentKind
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT, batch_of
+from pgoutput_etl.scan.request import ScanRequest
 
 BATCH_ROWS = 8192
 
@@ -25,7 +25,7 @@ class ScanState:
     def __init__(self, request: ScanRequest) -> None:
         self.data, self.file, self.framing = request.data, request.file, request.framing
         self.with_tuples = request.with_tuples
-        self.summary = FileScan(request.file, request.framing.value, len(request.data), FileBeginning.EITHER.value)
+        self.summary = FileScan(request.file, request.framing.value, len(request.data), FileBeginning.EITHER)
         self.summary.offset = request.start
         self.summary.begins_in_stream = request.begins_in_stream
         self.fragment: Fragment | None = Fragment(HEAD, FragmentKind.HEAD)

@@ -11,34 +11,9 @@ new *epoch* begins there. A transaction is new if its commit LSN is greater than
 
 from __future__ import annotations
 
-from pgoutput_etl.compression import MAX_SIZE, decompress
-from pgoutput_etl.errors import ArchiveError, SequenceError
-from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.fast.messages import fitting
-from pgoutput_etl.scan.fragment import HeadError, ScanRequest, ScanResult
-from pgoutput_etl.scan.salvage import find_framing
+from pgoutput_etl.errors import SequenceError
+from pgoutput_etl.scan.request import HeadError, ScanRequest, ScanResult
 from pgoutput_etl.scan.scanner import Scanner
-
-
-def scan_file(
-    path: str,
-    file: int,
-    content: bytes,
-    framing: Framing = Framing.AUTO,
-    salvages: bool = False,
-    max_size: int = MAX_SIZE,
-) -> ScanResult:
-    """Decodes a landed file, given its stored bytes. Raises ArchiveError, which names file, offset, and LSN.
-
-    salvages: unreadable bytes become a Damage in the summary, and the messages around them are read. max_size: the
-    limit for the decompressed file, in bytes.
-    """
-    try:
-        data = decompress(content, path, max_size)
-        framing = find_framing(data, salvages, fits=fitting(data)) if framing is Framing.AUTO else framing
-        return scan_either_way(ScanRequest(data, file, framing, salvages))
-    except ArchiveError as error:
-        raise ArchiveError(f"{path}: {error}") from error
 
 
 def scan_either_way(request: ScanRequest) -> ScanResult:

@@ -15,12 +15,11 @@ from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.framing import Frame
 from pgoutput_etl.protocol.messages import PgoutputMessage
-from pgoutput_etl.scan.catalog_messages import with_catalog_tag
 from pgoutput_etl.scan.fast.handoff import FastPath
-from pgoutput_etl.scan.file_summary import FileBeginning, FragmentKind, InterruptedFragment, OpenFragment
-from pgoutput_etl.scan.fragment import Fragment, HeadError, ScanRequest, ScanResult, check_time, stored_origin_lsn
-from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT
+from pgoutput_etl.scan.file_summary import FileBeginning, Fragment, FragmentKind
+from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT, STORED_TIMES, with_catalog_tag
 from pgoutput_etl.scan.partition_roots import partition_roots
+from pgoutput_etl.scan.request import HeadError, ScanRequest, ScanResult, stored_origin_lsn
 from pgoutput_etl.scan.row_buffer import ScanState
 from pgoutput_etl.scan.salvage import Gap, ReadPosition, SalvageReader, damage_of, located_error
 from pgoutput_etl.xid import widened
@@ -108,7 +107,6 @@ class Scanner(ScanState):
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
             self._count(frame)
-            check_time(message)
             self._message(message, frame)
             if self.census is not None:
                 self.census.add(message)
@@ -166,7 +164,7 @@ class Scanner(ScanState):
                 self._control(frame)
             case pgoutput.StreamCommit() | pgoutput.CommitPrepared():
                 self._end_fragment()
-                self._committed(message.commit_lsn)
+                self._committed(message)
                 self._control(frame)
             case pgoutput.StreamAbort() | pgoutput.StreamPrepare() | pgoutput.RollbackPrepared():
                 self._end_fragment()
@@ -230,8 +228,7 @@ class Scanner(ScanState):
             fragment.origin, fragment.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
     def _begin(self, message: pgoutput.Begin) -> None:
-        if message.final_lsn > MAX_STORED_LSN:
-            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} does not fit in a BIGINT")
+        _check_commit(message.final_lsn, message.commit_timestamp)
         self._new_fragment(FragmentKind.TRANSACTION, message.xid)
         assert self.fragment is not None
         self.fragment.commit_lsn, self.fragment.commit_ts = message.final_lsn, message.commit_timestamp
@@ -244,16 +241,15 @@ class Scanner(ScanState):
         fragment = self.fragment
         if fragment is not None and fragment.kind is FragmentKind.HEAD and not self.begins_in_stream:
             self._end_head()
-            self._committed(message.commit_lsn)
+            self._committed(message)
             self._control(frame, fragment=HEAD)
             return
         if fragment is None or fragment.kind is not FragmentKind.TRANSACTION:
             raise SequenceError("Commit without a Begin before it")
         if fragment.is_damaged:
+            fragment.epoch = len(self.summary.epochs) - 1
             lsn = min(fragment.commit_lsn or message.commit_lsn, message.commit_lsn)
-            epoch = len(self.summary.epochs) - 1
-            kind, time = fragment.kind.value, message.commit_timestamp
-            self.summary.damaged.append(OpenFragment(fragment.number, kind, fragment.xid, lsn, time, True, epoch))
+            self.summary.damaged.append(replace(fragment, commit_lsn=lsn, commit_ts=message.commit_timestamp))
         elif fragment.commit_lsn != message.commit_lsn:
             announced = format_lsn(fragment.commit_lsn or 0)
             raise SequenceError(
@@ -261,14 +257,14 @@ class Scanner(ScanState):
             )
         if fragment.xid is not None:
             self.summary.xids = widened(self.summary.xids, fragment.xid)
-        self._committed(message.commit_lsn)
+        self._committed(message)
         self._control(frame, fragment=fragment.number)
         self.fragment = None
 
-    def _committed(self, lsn: int) -> None:
+    def _committed(self, message: pgoutput.Commit | pgoutput.StreamCommit | pgoutput.CommitPrepared) -> None:
         """Records a commit. An LSN that isn't greater than the last one begins a new epoch."""
-        if lsn > MAX_STORED_LSN:
-            raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
+        lsn = message.commit_lsn
+        _check_commit(lsn, message.commit_timestamp)
         self._set_next_lsn(lsn)
         self.commit_lsn = max(self.commit_lsn, lsn)
         last = self._last_commit()
@@ -279,11 +275,10 @@ class Scanner(ScanState):
 
     def _set_next_lsn(self, lsn: int) -> None:
         """Records the first commit after the transactions that were interrupted last."""
-        interrupted = self.summary.interrupted
-        for number in reversed(range(len(interrupted))):
-            if interrupted[number].next_lsn is not None:
+        for fragment in reversed(self.summary.interrupted):
+            if fragment.next_lsn is not None:
                 return
-            interrupted[number] = replace(interrupted[number], next_lsn=lsn)
+            fragment.next_lsn = lsn
 
     def _last_commit(self) -> int | None:
         current = self.summary.epochs[-1]
@@ -335,9 +330,8 @@ class Scanner(ScanState):
         if fragment.kind is FragmentKind.HEAD:
             self.summary.head_ended, self.head_is_cut_off = True, self.head_matters
         elif fragment.kind is FragmentKind.TRANSACTION:
-            self.summary.interrupted.append(
-                InterruptedFragment(fragment.number, len(self.summary.epochs) - 1, fragment.xid, fragment.commit_lsn)
-            )
+            fragment.epoch = len(self.summary.epochs) - 1
+            self.summary.interrupted.append(fragment)
 
     def _new_fragment(self, kind: FragmentKind, xid: int | None) -> None:
         self._end_fragment()
@@ -366,9 +360,8 @@ class Scanner(ScanState):
     def end_file(self) -> None:
         """Completes the summary, except for facts that are found in the rows."""
         if self.head_matters:
-            self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
-        if self.fragment is not None:
-            self.summary.open_fragment = self.fragment.at_end()
+            self.summary.begins = FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE
+        self.summary.open_fragment = self.fragment
         # A file that only has keepalives can't be recognized by its content.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
@@ -377,3 +370,11 @@ class Scanner(ScanState):
         return ScanResult(
             self.summary, self.batches, self.summary.consumed - self.accounted_to, self.census, self.with_tuples
         )
+
+
+def _check_commit(lsn: int, time: int) -> None:
+    """Raises SequenceError for a commit that tables can't hold."""
+    if lsn > MAX_STORED_LSN:
+        raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
+    if time not in STORED_TIMES:
+        raise SequenceError("the commit time is outside the years 1 to 9999, which a TIMESTAMP holds")

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from pgoutput_etl import jit
-from pgoutput_etl.scan.catalog_messages import with_catalog_tag
 from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.fast.messages import MOST_MESSAGES
 from pgoutput_etl.scan.fast.row_arrays import RowArrays
 from pgoutput_etl.scan.fast.rows import FastScanner, Scratch
-from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
-from pgoutput_etl.scan.message_row import LOGICAL_TAG, batch_of
+from pgoutput_etl.scan.message_row import LOGICAL_TAG, batch_of, with_catalog_tag
 from pgoutput_etl.scan.partition_roots import partition_roots
+from pgoutput_etl.scan.request import ScanRequest, ScanResult
 from pgoutput_etl.scan.row_buffer import BATCH_ROWS
 from pgoutput_etl.scan.scanner import Scanner
 

@@ -11,7 +11,8 @@ LSN order, so any other transaction was sent before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pgoutput_etl.errors import SequenceError
@@ -23,9 +24,8 @@ from pgoutput_etl.scan.file_summary import (
     Damage,
     FileBeginning,
     FileScan,
+    Fragment,
     FragmentKind,
-    InterruptedFragment,
-    OpenFragment,
 )
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import Position, RelationHistory
@@ -44,7 +44,6 @@ from pgoutput_etl.transactions.outcome import (
 from pgoutput_etl.transactions.streamed_and_prepared import (
     FileState,
     OpenAtEnd,
-    OpenAtEndKind,
     OpenTransaction,
     OpenTransactions,
     beginning_unreadable,
@@ -60,26 +59,35 @@ class Assembly:
     It also updates `relations` and `types`, because their validity depends on transactions as well.
     """
 
-    def __init__(self, relations: RelationHistory | None = None, state: dict[str, Any] | None = None) -> None:
-        """state: the open transactions to continue with, in the form of `state`."""
+    def __init__(
+        self,
+        relations: RelationHistory | None = None,
+        state: Mapping[str, Any] | None = None,
+        types: Mapping[int, messages.Type] = MappingProxyType({}),
+    ) -> None:
+        """relations, state, types: those after the last batch; state: returned by the method `state`."""
         relations = RelationHistory() if relations is None else relations
         self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
+        if state is not None:
+            relations.keep_scopes(open_scopes(state))
+        last = state or {}
         # The handlers also add to these. outcomes: one per sending of a transaction that has ended.
         self.relations, self.outcomes = self._open.relations, self._open.outcomes
         self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied
-        self.types: dict[int, messages.Type] = {}
-        self.last_commit_lsn = 0
-        self.last_commit_ts: int | None = None  # microseconds since 2000-01-01 UTC
+        self.types = dict(types)
+        self.last_commit_lsn: int = last.get("last_commit_lsn", 0)
+        self.last_commit_ts: int | None = last.get("last_commit_ts")  # microseconds since 2000-01-01 UTC
         self.watermarks: list[Watermark] = []
         # The commit LSN from which no table can be trusted, because unreadable bytes may concern any table, and the
         # reason.
-        self.unreliable_from: tuple[int, str] | None = None
+        unreliable: Sequence[Any] | None = last.get("unreliable_from")
+        self.unreliable_from: tuple[int, str] | None = None if unreliable is None else (unreliable[0], unreliable[1])
         # Transactions that may be another server's, or may be in an earlier file: a range of xids per file, and
         # individual xids. Concurrent transactions look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
         self.overlapping_xids: set[int] = set()
-        self._newest_xid: int | None = None
+        self._newest_xid: int | None = last.get("highest_xid") or None
         self._newest_before: int | None = None  # before the last file
 
     @property
@@ -95,7 +103,7 @@ class Assembly:
         """The transactions that are waiting for a later file."""
         tail = self._open.tail
         waiting = [*self._open.streams.values(), *self._open.prepared.values()]
-        if tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
+        if tail is not None and tail.kind is not FragmentKind.SEGMENT:
             waiting.append(tail.transaction)
         return [transaction.outcome(TransactionStatus.OPEN) for transaction in waiting]
 
@@ -106,7 +114,7 @@ class Assembly:
     def add_file(self, scan: FileScan, controls: Iterable[Control]) -> None:
         """Adds the next file. Raises SequenceError if it can't follow the previous files."""
         watermarks = self._add_epochs(scan)
-        head_has_changes = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner
+        head_has_changes = scan.begins is not FileBeginning.EITHER or scan.head_needs_owner
         self._open.file = FileState(
             scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans, roots=scan.roots
         )
@@ -126,7 +134,7 @@ class Assembly:
         for interrupted in scan.interrupted:
             _end_interrupted(self._open, scan, interrupted)
         for interrupted in scan.interrupted:
-            self._open.forget_streams((scan.file, interrupted.fragment))
+            self._open.forget_streams((scan.file, interrupted.number))
         if len(scan.epochs) > 1:
             self._open.forget_streams((scan.file, HEAD))
 
@@ -177,9 +185,9 @@ class Assembly:
         tail, file = self._open.tail, self._open.file
         if tail is not None:
             file.owners[HEAD] = tail.transaction
-            if tail.kind is OpenAtEndKind.SEGMENT:
+            if tail.kind is FragmentKind.SEGMENT:
                 file.begins_in_stream = True
-        if scan.begins == FileBeginning.EITHER.value:
+        if scan.begins is FileBeginning.EITHER:
             if tail is None and scan.head_needs_owner:
                 raise SequenceError(
                     "begins inside a transaction, but nothing is open where the file before it ends: a file between "
@@ -190,8 +198,8 @@ class Assembly:
             if scan.head_ended and not scan.head_prepared:
                 self._open.cut_off_tail()
             return
-        inside = scan.begins == FileBeginning.INSIDE.value
-        if tail is None or inside != (tail.kind is OpenAtEndKind.SEGMENT):
+        inside = scan.begins is FileBeginning.INSIDE
+        if tail is None or inside != (tail.kind is FragmentKind.SEGMENT):
             where = "inside a stream segment" if inside else "inside a transaction"
             before = "nothing" if tail is None else f"a {tail.kind.value}"
             raise SequenceError(
@@ -284,7 +292,7 @@ class Assembly:
         tail = self._open.tail
         if (
             tail is None
-            or tail.kind is not OpenAtEndKind.TRANSACTION
+            or tail.kind is not FragmentKind.TRANSACTION
             or (tail.transaction.damage is None and tail.transaction.lsn != message.commit_lsn)
         ):
             raise SequenceError(
@@ -327,22 +335,22 @@ class Assembly:
         last, tail = scan.open_fragment, self._open.tail
         if tail is not None and sum(scan.messages.values()) != self._open.file.segment_start + 1:
             tail.transaction.has_content = True
-        if last is not None and last.fragment == HEAD:
+        if last is not None and last.number == HEAD:
             return  # the head continues in the next file, and the tail is kept
         if last is None:
             self._open.cut_off_tail()
-        elif last.kind == FragmentKind.TRANSACTION.value:
+        elif last.kind is FragmentKind.TRANSACTION:
             self._open.cut_off_tail()
-            transaction = OpenTransaction(last.xid, [(scan.file, last.fragment)], lsn=last.commit_lsn)
+            transaction = OpenTransaction(last.xid, [(scan.file, last.number)], lsn=last.commit_lsn)
             transaction.origin, transaction.origin_lsn = last.origin, last.origin_lsn
-            transaction.catalog_numbers = self._open.file.catalog_numbers.get(last.fragment, [])
+            transaction.catalog_numbers = self._open.file.catalog_numbers.get(last.number, [])
             if last.is_damaged:
                 _damage_transaction(self._open, scan, transaction)
-            self._open.tail = OpenAtEnd(OpenAtEndKind.TRANSACTION, transaction)
-        elif last.fragment in scan.orphans:
+            self._open.tail = OpenAtEnd(FragmentKind.TRANSACTION, transaction)
+        elif last.number in scan.orphans:
             self._open.stop_segment()
-        elif tail is None or tail.transaction.fragments[-1] != (scan.file, last.fragment):
-            raise SequenceError(f"fragment {last.fragment} is open where the file ends, but nothing began it")
+        elif tail is None or tail.transaction.fragments[-1] != (scan.file, last.number):
+            raise SequenceError(f"fragment {last.number} is open where the file ends, but nothing began it")
 
     def state(self) -> dict[str, Any]:
         """The JSON that the next batch starts from. The ledger stores relations and types in separate tables."""
@@ -355,19 +363,6 @@ class Assembly:
             "last_commit_ts": self.last_commit_ts,
             "has_catalog": bool(self.relations.definitions),
         }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], relations: RelationHistory, types: dict[int, messages.Type]) -> Assembly:
-        assembly = cls(relations, state)
-        assembly.types = dict(types)
-        assembly.last_commit_lsn = state["last_commit_lsn"]
-        assembly.last_commit_ts = state.get("last_commit_ts")  # missing in early ledgers
-        assembly._newest_xid = state["highest_xid"] or None
-        if state["unreliable_from"] is not None:
-            lsn, reason = state["unreliable_from"]
-            assembly.unreliable_from = (lsn, reason)
-        relations.keep_scopes(open_scopes(state))
-        return assembly
 
 
 NOTHING_OPEN: dict[str, Any] = {"streams": [], "prepared": []}  # in the form of Assembly.state
@@ -392,10 +387,10 @@ def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) 
     """Marks transactions that may lack a message, so they are quarantined if they commit."""
     tail, last = transactions.tail, scan.open_fragment
     nothing_open = damage.fragment == NO_FRAGMENT or (damage.fragment == HEAD and tail is None)
-    if damage.is_torn and (nothing_open or not damage.reaches(scan.size)):
+    if damage.is_torn and (nothing_open or damage.offset + damage.size < scan.size):
         return  # the server sends it again, which is checked where a transaction was cut off
-    ends_in = None if last is None else (last.fragment, last.kind)
-    if damage.is_torn and ends_in == (damage.fragment, FragmentKind.TRANSACTION.value):
+    ends_in = None if last is None else (last.number, last.kind)
+    if damage.is_torn and ends_in == (damage.fragment, FragmentKind.TRANSACTION):
         return  # decided by the next file; the tail keeps the damage
     transactions.was_damaged = True
     relations = _possible_relations(transactions, damage)
@@ -418,10 +413,10 @@ def _damage_transaction(transactions: OpenTransactions, scan: FileScan, transact
         transaction.damage = beginning_unreadable(scan.file)
 
 
-def _end_damaged(transactions: OpenTransactions, scan: FileScan, fragment: OpenFragment) -> None:
+def _end_damaged(transactions: OpenTransactions, scan: FileScan, fragment: Fragment) -> None:
     """Ends a damaged ordinary transaction that begins and commits in this file."""
     assert fragment.commit_lsn is not None
-    transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
+    transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.number)])
     _damage_transaction(transactions, scan, transaction)
     is_new = not transactions.is_resent(fragment.epoch, fragment.commit_lsn)
     status = TransactionStatus.QUARANTINED if is_new else TransactionStatus.RESENT
@@ -431,10 +426,10 @@ def _end_damaged(transactions: OpenTransactions, scan: FileScan, fragment: OpenF
 def _end_orphans(transactions: OpenTransactions, scan: FileScan) -> None:
     """Quarantines orphans that nothing else explains."""
     known = set(transactions.file.owners)
-    known.update(ended.fragment for ended in scan.damaged)
-    known.update(interrupted.fragment for interrupted in scan.interrupted)
-    if scan.open_fragment is not None and scan.open_fragment.kind != FragmentKind.SEGMENT.value:
-        known.add(scan.open_fragment.fragment)
+    known.update(ended.number for ended in scan.damaged)
+    known.update(interrupted.number for interrupted in scan.interrupted)
+    if scan.open_fragment is not None and scan.open_fragment.kind is not FragmentKind.SEGMENT:
+        known.add(scan.open_fragment.number)
     for fragment in scan.orphans:
         if fragment not in known:
             _end_orphan(transactions, scan, fragment)
@@ -450,17 +445,17 @@ def _end_orphan(transactions: OpenTransactions, scan: FileScan, fragment: int) -
     transactions.end(TransactionStatus.QUARANTINED, transaction, lsn)
 
 
-def _end_interrupted(transactions: OpenTransactions, scan: FileScan, fragment: InterruptedFragment) -> None:
+def _end_interrupted(transactions: OpenTransactions, scan: FileScan, fragment: Fragment) -> None:
     """Ends an ordinary transaction that was cut off by another one.
 
     The server must send it again, whole, before any later commit. Otherwise bytes are missing: raises SequenceError.
     """
-    if fragment.fragment in scan.orphans:
-        _end_orphan(transactions, scan, fragment.fragment)
+    if fragment.number in scan.orphans:
+        _end_orphan(transactions, scan, fragment.number)
         return
     lsn, next_lsn = fragment.commit_lsn, fragment.next_lsn
-    transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
-    damages = [damage for damage in scan.damages if damage.fragment == fragment.fragment and not damage.is_torn]
+    transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.number)])
+    damages = [damage for damage in scan.damages if damage.fragment == fragment.number and not damage.is_torn]
     is_new = lsn is not None and not transactions.is_resent(fragment.epoch, lsn)
     if lsn is None or not is_new or (next_lsn is not None and next_lsn <= lsn):
         transactions.end(TransactionStatus.RESENT, transaction)

@@ -60,17 +60,9 @@ def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterab
     """
     if not assembly.was_damaged:
         return {}
-    return cutoffs_by_relation(assembly, statistics.quarantined_from, statistics.changed, tables)
-
-
-def cutoffs_by_relation(
-    assembly: Assembly, quarantined_from: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]
-) -> dict[int, Cutoff]:
-    """Like `find_cutoffs`. quarantined_from: by relation, the LSN of the first quarantined commit with rows of it.
-    changed: the relations that have rows."""
     cutoffs: dict[int, Cutoff] = {}
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}
-    for oid, lsn in quarantined_from.items():
+    for oid, lsn in statistics.quarantined_from.items():
         _lower(cutoffs, oid, Cutoff(lsn, reasons[lsn]))
     parts = [UnreadableRange(o.commit_lsn or 0, o.unreadable_relations, reason_of(o)) for o in quarantined(assembly)]
     for part in (*parts, *assembly.unreadable_ranges):
@@ -80,9 +72,9 @@ def cutoffs_by_relation(
             assembly.unreliable_from = (part.lsn, part.reason)
     described = assembly.relations.oids()
     if assembly.unreliable_from is not None:
-        for oid in {*tables, *changed, *described}:
+        for oid in {*tables, *statistics.changed, *described}:
             _lower(cutoffs, oid, Cutoff(*assembly.unreliable_from))
-    for oid in set(changed) - described:
+    for oid in statistics.changed - described:
         _lower(cutoffs, oid, Cutoff(0, "no Relation message describes it; it may be among the unreadable bytes"))
     return cutoffs
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,9 @@ import numpy as np
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol import messages
-from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import stored_origin_lsn
+from pgoutput_etl.scan.file_summary import FileScan, FragmentKind
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
+from pgoutput_etl.scan.request import stored_origin_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.catalog_numbers import CatalogNumber, CatalogNumbers
 from pgoutput_etl.transactions.outcome import (
@@ -119,17 +118,11 @@ class OpenTransaction:
         )
 
 
-class OpenAtEndKind(Enum):
-    TRANSACTION = "transaction"
-    PREPARED = "prepared"
-    SEGMENT = "segment"
-
-
 @dataclass(slots=True)
 class OpenAtEnd:
     """The fragment that is open between two files: part of an ordinary, prepared, or streamed transaction."""
 
-    kind: OpenAtEndKind
+    kind: FragmentKind
     transaction: OpenTransaction
 
 
@@ -226,7 +219,7 @@ class OpenTransactions:
         """Ends a stream whose transaction was sent again as an ordinary one."""
         self.end(TransactionStatus.RESENT, self.streams.pop(xid))
         tail = self.tail
-        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT and tail.transaction.xid == xid:
+        if tail is not None and tail.kind is FragmentKind.SEGMENT and tail.transaction.xid == xid:
             self.tail = None
 
     def cut_off_tail(self) -> None:
@@ -236,10 +229,10 @@ class OpenTransactions:
             return
         self.forget_streams((self.file.number + 1, HEAD))
         transaction = tail.transaction
-        if tail.kind is OpenAtEndKind.SEGMENT:
+        if tail.kind is FragmentKind.SEGMENT:
             transaction.cut_off = True
             return
-        if tail.kind is OpenAtEndKind.PREPARED and transaction.gid is not None:
+        if tail.kind is FragmentKind.PREPARED and transaction.gid is not None:
             self.cut_off_gids.add(transaction.gid)
         elif transaction.lsn is not None and not self.is_resent(0, transaction.lsn):
             self.cut_off_lsn = transaction.lsn
@@ -289,7 +282,7 @@ class OpenTransactions:
         file.segment_start = row.ordinal
         stream.fragments.append((file.number, row.fragment))
         file.owners[row.fragment] = stream
-        self.tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
+        self.tail = OpenAtEnd(FragmentKind.SEGMENT, stream)
 
     def stop_segment(self, ordinal: int | None = None) -> None:
         """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal:
@@ -297,9 +290,9 @@ class OpenTransactions:
         tail = self.tail
         if tail is not None and ordinal != self.file.segment_start + 1:
             tail.transaction.has_content = True
-        if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.transaction.damage is not None:
+        if tail is not None and tail.kind is FragmentKind.PREPARED and tail.transaction.damage is not None:
             self.add_prepared(tail.transaction)  # its Prepare is among the unreadable bytes
-        elif tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
+        elif tail is not None and tail.kind is not FragmentKind.SEGMENT:
             self.cut_off_tail()
         self.tail = None
 
@@ -354,13 +347,13 @@ class OpenTransactions:
         fragments = [(self.file.number, row.fragment)]
         transaction = OpenTransaction(message.xid, fragments, gid=message.gid, lsn=message.prepare_lsn)
         self.file.owners[row.fragment] = transaction
-        self.tail = OpenAtEnd(OpenAtEndKind.PREPARED, transaction)
+        self.tail = OpenAtEnd(FragmentKind.PREPARED, transaction)
 
     def prepare(self, message: messages.Prepare, row: ControlRow) -> None:
         """If there was no Begin Prepare, the transaction is empty: PostgreSQL 18 sends a lone Prepare for one that has
         an xid and nothing to decode, earlier versions for one that is rolled back while it is being decoded."""
         tail, file = self.tail, self.file
-        begun = tail.transaction if tail is not None and tail.kind is OpenAtEndKind.PREPARED else None
+        begun = tail.transaction if tail is not None and tail.kind is FragmentKind.PREPARED else None
         if row.fragment in file.orphans:
             damage, fragments = beginning_unreadable(file.number), [(file.number, row.fragment)]
             begun = OpenTransaction(message.xid, fragments, gid=message.gid, damage=damage)
@@ -432,7 +425,7 @@ class OpenTransactions:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], relations: RelationHistory) -> OpenTransactions:
+    def from_state(cls, state: Mapping[str, Any], relations: RelationHistory) -> OpenTransactions:
         streams = [OpenTransaction.from_state(stream) for stream in state["streams"]]
         prepared = [OpenTransaction.from_state(transaction) for transaction in state["prepared"]]
         transactions = cls(
@@ -447,9 +440,9 @@ class OpenTransactions:
             catalog_numbers=CatalogNumbers.from_state(state.get("catalog_numbers")),  # missing in early ledgers, too
         )
         if state["tail"] is not None:
-            kind = OpenAtEndKind(state["tail"]["kind"])
+            kind = FragmentKind(state["tail"]["kind"])
             transaction = OpenTransaction.from_state(state["tail"]["of"])
-            if kind is OpenAtEndKind.SEGMENT and transaction.xid is not None:
+            if kind is FragmentKind.SEGMENT and transaction.xid is not None:
                 transaction = transactions.streams[transaction.xid]  # the same object, not a copy
             transactions.tail = OpenAtEnd(kind, transaction)
         return transactions

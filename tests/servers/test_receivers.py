@@ -18,10 +18,10 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.core.transactions.test_assembly import through_the_night
 from tests.support.jobs import Job, held
+from tests.support.scan_parts import scan_file
 from tests.support.servers.postgres import Server, Version
 from tests.support.servers.receivers import Reception, run_killed_receivers
 from tests.support.servers.workload import TABLES, Workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.scan.scan_file import scan_file
+from tests.support.scan_parts import scan_file
 from tests.support.servers.judged_database import PUBLICATION, judged_database
 from tests.support.servers.postgres import Server
 

@@ -21,7 +21,6 @@ from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import microseconds_of
@@ -31,6 +30,7 @@ from pgoutput_etl.transactions.statistics import BatchStatistics, CommitRange, S
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.landing import SimLandingFolder
 from tests.simulation.storage import FilesRemovedError
+from tests.support.scan_parts import scan_file
 
 
 @dataclass(frozen=True, slots=True, eq=False)

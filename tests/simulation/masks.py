@@ -15,10 +15,10 @@ from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.protocol.messages import Delete, Insert, PgoutputMessage, TupleData, Update
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.types import UserTypes
 from tests.support.model.catalog import TEXT
+from tests.support.scan_parts import scan_file
 
 SECRET = "secret-"  # what every secret value begins with
 _HASH = {"hash": "sha256"}

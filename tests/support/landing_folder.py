@@ -20,8 +20,8 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import ScanError
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.small_archives import Rows, tables
@@ -111,7 +111,8 @@ class LandingFolder:
         return selection, scanned
 
     def _select_by_all(self, files: dict[int, LandedFile]) -> FileSelection:
-        known = KnownFiles.of(self.known)
+        known = every_known_file(self.known)
+        assert FileIndex.of(self.known).every_file() == known
         assert files == candidates(self.files.values(), known)
         scanned, errors = self._scan(scan_tasks(files), known.contents())
         return select_files(files, _summaries(scanned), errors, known, self.files, self.salvages)
@@ -198,3 +199,29 @@ class LandingFolder:
 
 def _summaries(scanned: Mapping[int, ScanResult]) -> dict[int, FileScan]:
     return {number: result.summary for number, result in scanned.items()}
+
+
+def every_known_file(parts: Mapping[int, FilePart]) -> KnownFiles:
+    """All records, from all parts: the readable twin of `FileIndex.known`."""
+    parts = dict(sorted(parts.items()))
+    roots: dict[int, int] = {}
+    unread: dict[str, int] = {}
+    for number, part in parts.items():
+        roots[number] = number if part.same_as is None else roots[part.same_as]
+        if part.is_left or part.status == FileStatus.UNREADABLE.value:
+            unread[part.path] = number
+        elif part.status != FileStatus.REFUSED.value:  # a refused file is still unread
+            unread.pop(part.path, None)
+    read = [number for number, part in parts.items() if part.was_read]
+    read_roots = {roots[number] for number in read}
+    naming = (FileStatus.READ.value, FileStatus.MOVED.value)
+    return KnownFiles(
+        parts,
+        roots,
+        {r: part.path for n, part in parts.items() if (r := roots[n]) in read_roots and part.status in naming},
+        {part.path: (number, part) for number, part in parts.items()},
+        {before for number in read if (before := parts[number].same_as) is not None},
+        unread,
+        max(read, default=None),
+        max(parts, default=-1) + 1,
+    )

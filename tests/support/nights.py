@@ -30,9 +30,8 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row, without_removed
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
-from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
-from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
@@ -62,6 +61,7 @@ from pgoutput_etl.transactions.statistics import (
     positions_in,
 )
 from pgoutput_etl.transactions.status_lookup import StatusLookup
+from tests.support.scan_parts import scan_file
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]
@@ -182,7 +182,7 @@ class Nights:
             return Assembly()
         state, relations = json.loads(self.state), RelationHistory.of(entries)
         relations.definitions = Definitions.of(map(catalog_entry, self.catalog), open_messages(state))
-        return Assembly.from_state(state, relations, self.types)
+        return Assembly(relations, state, self.types)
 
     def _write(self, planned: TargetPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:
         plan = planned.tables

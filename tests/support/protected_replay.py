@@ -12,8 +12,8 @@ from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy, scopes_of
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.types import UserTypes
+from tests.support.scan_parts import scan_file
 
 SALT = "a salt of sixteen bytes and more"
 ENVIRON = {SALT_VARIABLE: SALT}

@@ -8,14 +8,24 @@ from functools import cache
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
+from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.protocol.framing import Frame, Framing, detect, frames
 from pgoutput_etl.protocol.messages import Origin
-from pgoutput_etl.scan.fragment import ScanRequest
+from pgoutput_etl.scan.request import ScanRequest, ScanResult
 from tests.support import encoder
 from tests.support.captures import CAPTURES, files_of
 from tests.support.mutations import mutated
 
 FRAMINGS = (Framing.LENGTH_PREFIXED, Framing.COPYDATA, Framing.PGCOPY, Framing.RECVLOGICAL)
+
+
+def scan_file(
+    path: str, file: int, content: bytes, framing: Framing = Framing.AUTO, salvages: bool = False
+) -> ScanResult:
+    """Scans a whole file, given its stored bytes."""
+    task = ScanTask(file, len(content), leaves_tail=False)
+    return scan_part(path, content, task, KnownContents({}), framing, salvages)
 
 
 def landed(messages: Sequence[bytes], framing: Framing, chance: random.Random) -> bytes:

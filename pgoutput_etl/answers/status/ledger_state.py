@@ -22,7 +22,6 @@ from pgoutput_etl.ledger.recent_batches import iso, state_of, utc
 from pgoutput_etl.ledger.tables import erasure_of, table_state, verified_through
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.reasons import ReasonKind, kind_of, with_reason
-from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import Assembly
@@ -75,8 +74,7 @@ def verified_tables(reader: LedgerReader, states: Mapping[int, TableState]) -> d
 def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> UnfinishedTransactions:
     """Transactions without an end; the ledger may still have rows of others, which are excluded. since: see
     `RecentBatches.since`."""
-    state = state_of(last)
-    outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
+    outcomes = Assembly(state=state_of(last)).open_outcomes()
     fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}
     if not fragments:
         return UnfinishedTransactions(len(outcomes))

@@ -11,8 +11,7 @@ from pgoutput_etl.scan.fast.fragments import ScanCursor
 from pgoutput_etl.scan.fast.messages import FREQUENT
 from pgoutput_etl.scan.fast.row_arrays import RowArrays
 from pgoutput_etl.scan.fast.rows import FastRows, FastScanner, OriginField, Scratch
-from pgoutput_etl.scan.file_summary import FragmentKind
-from pgoutput_etl.scan.fragment import Fragment
+from pgoutput_etl.scan.file_summary import Fragment, FragmentKind
 from pgoutput_etl.scan.message_row import LOGICAL_TAG
 from pgoutput_etl.scan.row_buffer import ScanState
 from pgoutput_etl.scan.salvage import ReadPosition

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgoutput_etl.jit import PADDING, compiled, copy_bytes
+from pgoutput_etl.jit import PADDING, compiled
 from pgoutput_etl.protocol.decoder import MAX_COLUMNS
 from pgoutput_etl.protocol.framing import FRAMINGS, Framing
 from pgoutput_etl.scan.fast.messages import (
@@ -23,6 +23,7 @@ from pgoutput_etl.scan.fast.messages import (
     Numbers,
     find_messages,
 )
+from pgoutput_etl.scan.fast.row_arrays import bitmap, gather
 
 _U64 = np.uint64
 
@@ -58,23 +59,12 @@ def _locate(
 
 
 def _copied(data: Bytes, fields: Numbers, begin: int, end: int) -> pa.Array:
-    sizes = fields[:, end] - fields[:, begin]
-    count = len(sizes)
-    is_present = fields[:, begin] > 0
-    if not is_present.any():
+    count = len(fields)
+    nulls, validity = bitmap((fields[:, begin] > 0).view(np.uint8))
+    if nulls == count:
         return pa.nulls(count, pa.binary())
     ends = np.zeros(count + 1, np.int32)
-    np.cumsum(sizes, out=ends[1:])
+    np.cumsum(fields[:, end] - fields[:, begin], out=ends[1:])
     values = np.empty(int(ends[-1]) + PADDING, np.uint8)
-    _copy(data, fields[:, begin], ends, values)
-    nulls = count - int(np.count_nonzero(is_present))
-    validity = pa.py_buffer(np.packbits(is_present, bitorder="little")) if nulls else None
+    gather(data, fields, begin, np.arange(count), ends, 0, count, values)
     return pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(ends), pa.py_buffer(values)], nulls)
-
-
-@compiled
-def _copy(data: Bytes, begins: Numbers, ends: NDArray[np.int32], values: Bytes) -> None:
-    for i in range(len(begins)):
-        r = _U64(i)
-        to, begin = _U64(ends[r]), _U64(begins[r])
-        copy_bytes(data, begin, begin + (_U64(ends[r + _U64(1)]) - to), values, to)

@@ -61,7 +61,7 @@ class RowArrays:
             ends = self.extents[column]
             if (size := int(ends[rows])) > ends[first]:
                 values = self._with_room(column, int(ends[first]), size + PADDING)
-                _gather(data, fields.values, _BYTES[column], row_messages, ends, first, rows, values)
+                gather(data, fields.values, _BYTES[column], row_messages, ends, first, rows, values)
         unchanged = self.extents[loop.UNCHANGED]
         if (count := int(unchanged[rows]) - int(unchanged[first])) > 0:
             self._unchanged.append(fields.unchanged[:count].copy())
@@ -77,7 +77,7 @@ class RowArrays:
     def batch(self, epoch: int = 0) -> pa.RecordBatch:
         """The rows (MESSAGE_SCHEMA), without their origins. epoch: of all rows."""
         rows, numbers, tags = self.rows, self.numbers, self.tags
-        bits = {1 << bit: _bitmap(self.presences[:rows] & np.uint8(1 << bit)) for bit in range(8)}
+        bits = {1 << bit: bitmap(self.presences[:rows] & np.uint8(1 << bit)) for bit in range(8)}
         offsets = np.arange(rows + 1, dtype=np.int32)
 
         def number(column: int, nulls: tuple[int, pa.Buffer | None] = (0, None)) -> pa.Array:
@@ -134,14 +134,14 @@ def _column(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _bitmap(presence: Bytes) -> tuple[int, pa.Buffer | None]:
+def bitmap(presence: Bytes) -> tuple[int, pa.Buffer | None]:
     """The number of NULLs, and Arrow's validity bitmap; no bitmap if nothing is NULL."""
     nulls = len(presence) - int(np.count_nonzero(presence))
     return nulls, pa.py_buffer(np.packbits(presence, bitorder="little")) if nulls else None
 
 
 @compiled
-def _gather(
+def gather(
     data: Bytes,
     fields: Numbers,
     field: int,

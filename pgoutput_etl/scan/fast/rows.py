@@ -15,8 +15,8 @@ from pgoutput_etl.scan.fast import messages as finder
 from pgoutput_etl.scan.fast.fragments import ScanCursor
 from pgoutput_etl.scan.fast.messages import MessageFields, Numbers
 from pgoutput_etl.scan.fast.row_arrays import RowArrays
-from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.scan.request import stored_origin_lsn
 
 _FEWEST_MESSAGES = 8  # fewer are faster to read one by one
 

@@ -109,7 +109,7 @@ def _find_backlog(world: World, watch: Watch) -> Backlog:
     if last is None or last.resumed:
         return backlog
     has_leftovers = claim is not None and claim.status != RELEASED
-    if not has_leftovers and ledger.publisher.has_published(last):
+    if not has_leftovers and (ledger.publisher is None or ledger.publisher.has_published(last)):
         return backlog
     with ledger.batches.claimed(last, Batch.after(last, {}), watch.progress, claim):
         if has_leftovers:

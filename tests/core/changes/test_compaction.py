@@ -15,9 +15,9 @@ from pgoutput_etl.changes.compaction import as_net, bucketed_events_of, net_even
 from pgoutput_etl.changes.window import Window
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import Packer
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import Change, copydata, delete, insert, table, transaction, update
 from tests.support.small_archives import T as OID
 

@@ -29,11 +29,11 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import Packer
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Messages,
     T,

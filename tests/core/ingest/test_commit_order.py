@@ -15,9 +15,7 @@ HUGE = 10**17
 
 def scans(*commits: tuple[int, int] | None) -> dict[int, FileScan]:
     """The first and last commit of each file; None for a file without commits."""
-    return {
-        n: FileScan(n, "copydata", 100, FileBeginning.OUTSIDE.value, epochs=[epoch]) for n, epoch in enumerate(commits)
-    }
+    return {n: FileScan(n, "copydata", 100, FileBeginning.OUTSIDE, epochs=[epoch]) for n, epoch in enumerate(commits)}
 
 
 def misplaced(before: int, *commits: tuple[int, int] | None) -> int | None:
@@ -73,7 +71,7 @@ def test_the_file_with_the_commits_ahead() -> None:
 
 
 def test_a_file_with_parts_of_other_transactions_may_have_rows_of_any_relation() -> None:
-    whole = FileScan(0, "copydata", 100, FileBeginning.EITHER.value, {"B": 1, "I": 2, "C": 1}, {1: 1, 2: 1})
+    whole = FileScan(0, "copydata", 100, FileBeginning.EITHER, {"B": 1, "I": 2, "C": 1}, {1: 1, 2: 1})
     assert relations_in(whole, []) == frozenset({1, 2})
     others: list[dict[str, Any]] = [
         {"begins": "outside"},

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import FileSelection
-from pgoutput_etl.scan.scan_file import scan_file
 from tests.core.landing.test_selection import HISTORY, OUTCOME, grown_and_renamed, landed
 from tests.support.landing_folder import LandingFolder
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Messages,
     commit_prepared,

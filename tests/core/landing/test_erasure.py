@@ -14,9 +14,9 @@ from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
-from pgoutput_etl.scan.scan_file import scan_file
 from tests.support import encoder
 from tests.support.model.history import Messages
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     delete,
     insert,

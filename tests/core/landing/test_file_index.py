@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, UnkeyedContents, head_of, heads_of
-from pgoutput_etl.landing.known_files import KnownFiles, natural_order
+from pgoutput_etl.landing.known_files import natural_order
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from tests.core.landing.test_selection import JUNK, landed, one
-from tests.support.landing_folder import MOST_BYTES, LandingFolder
+from tests.support.landing_folder import MOST_BYTES, LandingFolder, every_known_file
 
 PIECES = ("a", "b.", "0", "00", "7", "07", "12", "é", "Z", "-", "9" * 130, "\u0661")
 NAMES = st.lists(st.sampled_from(PIECES), max_size=6)
@@ -37,7 +37,7 @@ def test_names_are_in_natural_order(names: set[str], new: str) -> None:
     behind = [name for name in in_order if natural_order(name) >= natural_order(new)]
     before = [name for name in in_order if name not in behind]
     assert index.around([new]) == [*before[-3:], *behind]
-    assert index.known([new]).newest == in_order[-1] == KnownFiles.of(parts).newest
+    assert index.known([new]).newest == in_order[-1] == every_known_file(parts).newest
 
 
 @given(st.sets(st.integers(0, 40), min_size=1), st.sets(st.integers(0, 60), min_size=1))

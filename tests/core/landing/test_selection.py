@@ -16,13 +16,12 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, RunError
 from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.known_files import KnownFiles
 from pgoutput_etl.landing.selection import LEFT_UNREAD, FileSelection
 from pgoutput_etl.protocol.framing import Framing, detect, frames
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.support import encoder
 from tests.support.captures import DATA
-from tests.support.landing_folder import MOST_BYTES, LandingFolder
+from tests.support.landing_folder import MOST_BYTES, LandingFolder, every_known_file
 from tests.support.small_archives import (
     Messages,
     Rows,
@@ -747,11 +746,11 @@ def passed_over(*, reason: str | None = None) -> LandingFolder:
 @pytest.mark.parametrize("reason", [None, "as a version says it that gives reasons"])
 def test_a_file_that_was_passed_over_is_set_aside_with_the_way_to_read_it(reason: str | None) -> None:
     folder = passed_over(reason=reason)
-    assert KnownFiles.of(folder.known).left_unread == {"2.bin": 1}
+    assert every_known_file(folder.known).left_unread == {"2.bin": 1}
     assert paths(folder.run(), FileStatus.REFUSED) == ["2.bin"]
     assert folder.remarks[0].endswith(LEFT_UNREAD)
     assert folder.run().parts == {}, "said once by a batch"
-    assert KnownFiles.of(folder.known).left_unread == {"2.bin": 1}, "which is what the backfill asks for"
+    assert every_known_file(folder.known).left_unread == {"2.bin": 1}, "which is what the backfill asks for"
     folder.put("4.bin", landed(FOUR, "recvlogical"))
     assert read(folder.run()) == ["4.bin"]
     folder.append("2.bin", landed(one(9), "recvlogical"))
@@ -917,11 +916,11 @@ def test_consecutive_numbers_prove_that_a_bomb_is_no_part_of_the_archive(name: s
     assert bool(folder.replay.assembly.unreadable_ranges) != is_needless
     if is_needless:
         assert folder.run().parts == {}
-        assert KnownFiles.of(folder.known).left_unread == {}
+        assert every_known_file(folder.known).left_unread == {}
         folder.put(name, landed(one(9)))
         [late] = folder.run().with_status(FileStatus.REFUSED).values()
         assert (late.reason or "").endswith(LEFT_UNREAD), "the right content stops nobody"
-        assert KnownFiles.of(folder.known).left_unread.keys() == {name}
+        assert every_known_file(folder.known).left_unread.keys() == {name}
 
 
 def test_many_unreadable_files_have_no_command_that_ignores_them_all() -> None:

@@ -25,11 +25,11 @@ from pgoutput_etl.protocol.messages import Insert, RelationColumn, ReplicaIdenti
 from pgoutput_etl.reasons import Reason
 from pgoutput_etl.replay.mirror import ReplayedTable, Row
 from pgoutput_etl.scan.blocks import BlockKind, packed
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.types import column_type
 from pgoutput_etl.types.printing import print_text
 from tests.spark.load.test_net_effect import Bag, random_history
 from tests.support.protected_replay import SALT, as_sent, config_with, hashed, protected_replay, protection_of
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     TOAST,
     Change,

@@ -21,13 +21,13 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, Watermark
 from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, CommitRange
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.captures import DATA, files_of
+from tests.support.scan_parts import scan_file
 
 SLOTS = [
     path

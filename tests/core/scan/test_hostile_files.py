@@ -34,11 +34,11 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.fragment import ScanResult
-from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.scan.request import ScanResult
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.support.encoder import Row, copydata, encode, length_prefixed, recvlogical
 from tests.support.mutations import CODECS, Tell, compress, mutated_files, no_hang, real_files
+from tests.support.scan_parts import scan_file
 
 # The memory of a scan beyond the file's own bytes, in Python's and Arrow's objects: `docs/guarantees.md`.
 MOST_PER_BYTE = 80

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from pgoutput_etl.protocol.messages import Type
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import control_rows
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Change,
     Messages,

@@ -14,10 +14,10 @@ from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.protocol.framing import detect, frames
 from pgoutput_etl.protocol.messages import Message, Origin, StreamStop, Truncate, Type
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
 from tests.support import encoder
 from tests.support.captures import DATA
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -288,4 +288,4 @@ def test_the_end_of_a_segment_proves_that_a_file_begins_inside_it() -> None:
     data = encoder.recvlogical([*head(text), *after])
     assert data.index(b"\nS") == outside
     scanned = scan_file("a.bin", 1, data)
-    assert (scanned.summary.begins, scanned.summary.changes) == ("inside", {1: 1, T: 2})
+    assert (scanned.summary.begins, scanned.summary.changes) == (FileBeginning.INSIDE, {1: 1, T: 2})

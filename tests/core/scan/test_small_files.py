@@ -16,8 +16,8 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan import small_files
 from pgoutput_etl.scan.fast.messages import MOST_MESSAGES
-from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA, SUMMARY_TAG
+from pgoutput_etl.scan.request import ScanRequest, ScanResult
 from pgoutput_etl.scan.row_buffer import BATCH_ROWS
 from pgoutput_etl.scan.scan_file import scan_either_way
 from pgoutput_etl.scan.small_files import SmallFiles

@@ -10,12 +10,12 @@ import pytest
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.protocol.messages import PgoutputMessage, Prepare, StreamAbort
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import TransactionStatus, UnknownPrepared
 from tests.support.captures import DATA
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Messages,
     Rows,
@@ -53,7 +53,7 @@ def through_the_night(assembly: Assembly) -> Assembly:
     relations, known = RelationHistory.of(entries), assembly.relations.definitions
     relations.definitions = Definitions.of([*known._committed.values(), *known.to_store()], open_messages(state))
     relations.definitions.refused.update(known.refused)
-    again = Assembly.from_state(state, relations, assembly.types)
+    again = Assembly(relations, state, assembly.types)
     again.outcomes.extend(assembly.outcomes)
     again.watermarks = assembly.watermarks
     return again
@@ -241,7 +241,7 @@ def test_prepare_without_begin_prepare_is_an_empty_transaction() -> None:
 
 def test_prepare_without_begin_prepare_is_committed_in_a_later_night() -> None:
     assembly = replayed([*ONE, *prepare(99)]).assembly
-    again = Assembly.from_state(assembly.state(), assembly.relations, assembly.types)
+    again = Assembly(assembly.relations, assembly.state(), assembly.types)
     assert again.state() == assembly.state()
     later = Replay(again)
     later.add_scanned("1", scan_file("1", 1, copydata([*commit_prepared(99, 15), *TWO])))

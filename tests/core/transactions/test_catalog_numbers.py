@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.protocol.messages import Message
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.definitions import DefinitionEntry, Definitions
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import control_rows
 from tests.support.catalog_messages import KEY, CatalogSender, definition
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Change,
     Messages,
@@ -61,7 +61,7 @@ def read(nights: Sequence[Messages]) -> Known:
         state: dict[str, Any] = json.loads(json.dumps(assembly.state()))
         relations = RelationHistory.of(assembly.relations.entries)
         relations.definitions = Definitions.of(stored, open_messages(state))
-        assembly = Assembly.from_state(state, relations, assembly.types)
+        assembly = Assembly(relations, state, assembly.types)
     found = assembly.relations.definitions.definition(T, None)
     assert found is not None
     assert (T in assembly.relations.definitions.unknown()) == (not found.columns)
@@ -201,4 +201,4 @@ def test_messages_from_before_the_archive_are_not_missing() -> None:
 
 def test_the_state_of_a_ledger_without_numbers_loads() -> None:
     state = {name: value for name, value in Assembly().state().items() if name != "catalog_numbers"}
-    assert Assembly.from_state(state, RelationHistory(), {}).state() == Assembly().state()
+    assert Assembly(state=state).state() == Assembly().state()

@@ -16,7 +16,6 @@ from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import LOGICAL_TAG
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.logical_messages import COUNTED_BY, messages_that_count
 from pgoutput_etl.transactions.outcome import TransactionStatus, control_rows
@@ -29,6 +28,7 @@ from tests.support.model.history import History, random_history, random_options
 from tests.support.model.receiver import divided
 from tests.support.model.wal import Abort, LogicalMessage
 from tests.support.model.wal import Commit as CommitRecord
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Messages,
     commit_prepared,

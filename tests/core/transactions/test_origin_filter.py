@@ -11,7 +11,6 @@ import pytest
 from pgoutput_etl.protocol.messages import Message, Origin
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
-from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 from pgoutput_etl.transactions.outcome import TransactionStatus, control_rows
@@ -19,6 +18,7 @@ from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics,
 from pgoutput_etl.transactions.status_lookup import STATUSES, StatusLookup
 from tests.core.transactions.test_assembly import through_the_night
 from tests.support.captures import DATA, files_of
+from tests.support.scan_parts import scan_file
 from tests.support.small_archives import (
     Messages,
     commit_prepared,

@@ -31,8 +31,8 @@ from pgoutput_etl.protocol.messages import (
 from pgoutput_etl.scan.fast import rows as bulk
 from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.fast.rows import FastRows
-from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.scan.request import ScanRequest
 from pgoutput_etl.scan.scan_file import scan_either_way
 from tests.support import encoder
 from tests.support.captures import DATA, files_of

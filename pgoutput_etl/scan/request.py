@@ -1,4 +1,4 @@
-"""A scan's request and result, and the fragments into which a file is split."""
+"""A scan's request and result."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
+from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.protocol.messages import Begin, Commit, CommitPrepared, PgoutputMessage, StreamCommit
 from pgoutput_etl.scan.census import MessageCensus
-from pgoutput_etl.scan.file_summary import FileScan, FragmentKind, OpenFragment
-from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, batch_of, note
+from pgoutput_etl.scan.file_summary import FileScan
+from pgoutput_etl.scan.message_row import SUMMARY_TAG, batch_of, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,6 @@ class ScanRequest:
     read_together: Callable[[ScanRequest], ScanResult | None] | None = None
 
 
-def check_time(message: PgoutputMessage) -> None:
-    match message:
-        case Begin() | Commit() | StreamCommit() | CommitPrepared() if message.commit_timestamp not in STORED_TIMES:
-            raise SequenceError("the commit time is outside the years 1 to 9999, which a TIMESTAMP holds")
-        case _:
-            pass
-
-
 class HeadError(Exception):
     """An error in the head, which may be decodable if begins_in_stream is the opposite."""
 
@@ -81,31 +72,6 @@ class HeadError(Exception):
     @property
     def is_short(self) -> bool:
         return isinstance(self.cause, FramingError) and self.cause.short
-
-
-@dataclass(slots=True)
-class Fragment:
-    number: int
-    kind: FragmentKind
-    xid: int | None = None
-    commit_lsn: int | None = None
-    commit_ts: int | None = None
-    changes: int = 0
-    is_damaged: bool = False
-    origin: str | None = None
-    origin_lsn: int | None = None
-
-    def begin_fields(self) -> dict[str, int | str | None]:
-        """The columns that Begin and Origin set in every row of their transaction."""
-        if self.kind is not FragmentKind.TRANSACTION:
-            return {}
-        begin = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
-        return {**begin, "origin": self.origin}
-
-    def at_end(self) -> OpenFragment:
-        """The fragment, as open at the end of its file."""
-        begin = (self.xid, self.commit_lsn, self.commit_ts, self.is_damaged)
-        return OpenFragment(self.number, self.kind.value, *begin, origin=self.origin, origin_lsn=self.origin_lsn)
 
 
 def stored_origin_lsn(lsn: int) -> int | None:
