@@ -153,9 +153,7 @@ def transaction_report(inspection: Inspection, outcome: Outcome) -> TransactionR
 def _biggest(inspection: Inspection) -> list[TransactionReport]:
     assembled = inspection.assembled
     reports = [transaction_report(inspection, outcome) for outcome in (*assembled.ended, *assembled.open)]
-    for t in inspection.total.biggest:
-        path, commit = inspection.paths.get(t.file, ""), (as_lsn(t.commit_lsn), as_time(t.commit_ts))
-        reports.append(TransactionReport(t.xid, "ordinary", t.status, t.changes, t.size, None, path, *commit))
+    reports += [replace(report, file=inspection.paths.get(n, "")) for n, report in inspection.total.biggest]
     return sorted(reports, key=lambda report: -report.size)[:BIGGEST]
 
 
