@@ -46,7 +46,7 @@ def report_on(inspection: Inspection) -> ArchiveReport:
     settings: dict[str, dict[str, int]] = {}
     for (setting, value), count in sorted(inspection.settings().items()):
         settings.setdefault(setting, {})[value] = count
-    accounts = inspection.accounts()
+    accounts, transactions = inspection.accounts(), inspection.transactions()
     is_binary, is_parallel = "binary" in settings.get(FORMAT, {}), census.is_parallel
     return ArchiveReport(
         files=tuple(_files(inspection)),
@@ -63,7 +63,7 @@ def report_on(inspection: Inspection) -> ArchiveReport:
         last_commit_lsn=as_lsn(max(commits, default=None)),
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
-        transactions={status.value: inspection.transactions()[status.value] for status in TransactionStatus},
+        transactions={status.value: transactions[status.value] for status in TransactionStatus},
         unknown_prepared=inspection.assembled.unknown_prepared,
         sizes=_sizes(inspection),
         biggest=tuple(_biggest(inspection)),

@@ -293,8 +293,8 @@ class Asking:
         other = PublishedTable(table, self.request.connections)
         choice = side.chosen(other.columns)
         if choice.why_not is not None:
-            names = dict(choice.not_compared)
-            return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=names)
+            why, not_compared = choice.why_not, choice.not_compared
+            return VerifiedTable(state.schema, state.table, why_not=why, not_compared=not_compared)
         return _Comparison.of(side, other, choice, changed)
 
     def _guarded(self, state: TableState, work: Callable[[], R]) -> R | VerifiedTable:

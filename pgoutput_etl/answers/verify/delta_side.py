@@ -40,7 +40,7 @@ class ColumnChoice:
 
     columns: tuple[ComparedColumn, ...]
     key: tuple[int, ...]
-    not_compared: Mapping[str, str]
+    not_compared: dict[str, str]
     why_not: str | None = None
 
     @property
@@ -161,7 +161,7 @@ def compared_table(
         ranges_skipped=ranges.count - len(ranges.numbers),
         ranges_differing=len(differing_ranges(ours, theirs)),
         by_value=choice.by_value,
-        not_compared=dict(choice.not_compared),
+        not_compared=choice.not_compared,
         **others,
     )
 

@@ -135,8 +135,8 @@ def _compared(
     choice = side.chosen(other.columns)
     columns = choice.columns
     if choice.why_not is not None:
-        not_compared = dict(choice.not_compared)
-        return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=not_compared)
+        why, not_compared = choice.why_not, choice.not_compared
+        return VerifiedTable(state.schema, state.table, why_not=why, not_compared=not_compared)
     ranges = plan_ranges(columns, choice.key, *side.key_size(columns, choice.key))
     texts = other.texts(columns)
     ours, theirs = side.digests(columns, ranges), digests_of(texts, len(columns), ranges)
