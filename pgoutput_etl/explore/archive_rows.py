@@ -150,7 +150,7 @@ def message_batches(context: InspectionContext, content: bytes, max_size: int = 
             "commit_time": times(pa.array([line.committed_at for line in part], pa.int64())),
         }
         columns |= {name: [getattr(line, name) for line in part] for name in MESSAGES.names if name not in columns}
-        yield pa.RecordBatch.from_pydict({name: columns[name] for name in MESSAGES.names}, MESSAGES)
+        yield pa.RecordBatch.from_pydict(columns, MESSAGES)
 
 
 def times(microseconds: pa.Array) -> pa.Array:
