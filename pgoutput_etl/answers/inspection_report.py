@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from pgoutput_etl.console import Row, content_line, counted, grid, print_parts, shortened
-from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.inspection import report_model
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.inspection.schema_changes import SchemaCommand
@@ -19,14 +18,6 @@ from pgoutput_etl.inspection.server_settings import FORMAT
 _MAX_ROWS = 20
 
 _KINDS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
-
-
-def exit_code(report: ArchiveReport) -> int:
-    return quarantine_code(report.is_damaged)
-
-
-def report_json(report: ArchiveReport) -> str:
-    return json.dumps({**report.to_dict(), "exit_code": exit_code(report)}, indent=2)
 
 
 def print_schema_commands(commands: Sequence[SchemaCommand], console: Console | None = None) -> None:

@@ -187,11 +187,6 @@ _LEFT_UNREAD = (
     "Tables lack the rows of a file that was left unread. Read the archive again, with the file in its place:"
 )
 
-_FROM_SERVER = (
-    "the archive lacks values that only the server has. Set PGUSER and PGPASSWORD, replace HOST and DATABASE, and load "
-    "a snapshot:"
-)
-
 _REPAIR = "set PGUSER and PGPASSWORD, and write the rows that differ from the server's"
 
 _REPLACE = "set PGUSER and PGPASSWORD, and load the server's rows"
@@ -210,31 +205,9 @@ _EARLIER_ROWS = (
     "PGPASSWORD, and load a snapshot, which replaces the table"
 )
 
-_NO_LONGER_SKIPPED = "the configuration no longer skips it. Rebuild it, or skip it again:"
-
 _SWAPPED = (
     "Other tables seem to be renamed to these, which nothing in the archive shows. Set PGUSER and PGPASSWORD, replace "
     "HOST and DATABASE, and load a snapshot:"
-)
-
-_NOT_UTF8 = (
-    "text is not UTF-8. Set `on_invalid_text: keep` in the table's rule, which keeps such values as bytes. (If the "
-    "server's database is not SQL_ASCII, set PGCLIENTENCODING=UTF8 for the receiver, and load a snapshot.) Rebuild:"
-)
-
-_UNDECLARED = "add the type to the configuration's `types`, as the reason says. Then rebuild:"
-
-_ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
-
-_RETYPED = (
-    "a column has another type, and on_schema_change waits for you. No archive shows which values ALTER TABLE … USING "
-    "computed. Set PGUSER and PGPASSWORD, and accept the new columns with a snapshot, which replaces the table; or, "
-    "without USING, by `backfill --tables`:"
-)
-
-_RENAMED = (
-    "rename the column on the server, or leave it out with the publication's column list. Rows in the archive keep the "
-    "former name. Set PGUSER and PGPASSWORD, and load a snapshot, which replaces the table:"
 )
 
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
@@ -242,17 +215,32 @@ _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it c
 
 # Steps for tables that are rebuilt from the archive, one by one
 _REBUILT_ALONE = {
-    ReasonKind.NOT_UTF8: _NOT_UTF8,
-    ReasonKind.UNDECLARED: _UNDECLARED,
-    ReasonKind.CONTRACT: _ACCEPTED,
-    ReasonKind.SKIPPED: _NO_LONGER_SKIPPED,
+    ReasonKind.NOT_UTF8: (
+        "text is not UTF-8. Set `on_invalid_text: keep` in the table's rule, which keeps such values as bytes. (If the "
+        "server's database is not SQL_ASCII, set PGCLIENTENCODING=UTF8 for the receiver, and load a snapshot.) Rebuild:"
+    ),
+    ReasonKind.UNDECLARED: "add the type to the configuration's `types`, as the reason says. Then rebuild:",
+    ReasonKind.CONTRACT: (
+        "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
+    ),
+    ReasonKind.SKIPPED: "the configuration no longer skips it. Rebuild it, or skip it again:",
 }
 
 # Steps for tables that a snapshot repairs
 _LOADED_ALONE = {
-    ReasonKind.ON_SERVER: _FROM_SERVER,
-    ReasonKind.NEW_TYPE: _RETYPED,
-    ReasonKind.COLUMN_NAME: _RENAMED,
+    ReasonKind.ON_SERVER: (
+        "the archive lacks values that only the server has. Set PGUSER and PGPASSWORD, replace HOST and DATABASE, and "
+        "load a snapshot:"
+    ),
+    ReasonKind.NEW_TYPE: (
+        "a column has another type, and on_schema_change waits for you. No archive shows which values ALTER TABLE … "
+        "USING computed. Set PGUSER and PGPASSWORD, and accept the new columns with a snapshot, which replaces the "
+        "table; or, without USING, by `backfill --tables`:"
+    ),
+    ReasonKind.COLUMN_NAME: (
+        "rename the column on the server, or leave it out with the publication's column list. Rows in the archive keep "
+        "the former name. Set PGUSER and PGPASSWORD, and load a snapshot, which replaces the table:"
+    ),
 }
 
 _ALONE = {**_LOADED_ALONE, **_REBUILT_ALONE}

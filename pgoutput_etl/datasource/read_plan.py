@@ -17,10 +17,10 @@ from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.explore.archive_rows import (
     TRANSACTIONS,
     RowView,
+    batches_of_files,
     own_transactions,
     times,
     transaction_batches,
-    with_path,
 )
 from pgoutput_etl.explore.table_rows import ADDED_COLUMNS, STATUS_COLUMN, RowQuery, table_batches
 from pgoutput_etl.identifiers import is_chosen, unmatched
@@ -196,10 +196,10 @@ def _rows(options: ReadOptions, inspection: Inspection, view: RowView, chosen: V
         case Kind.CHANGES if options.table is not None:
             return _table_rows(options, options.table, view)
         case Kind.CHANGES:
-            read = partial(_each_file, partial(json_batches, view=view, chosen=chosen))
+            read = partial(batches_of_files, partial(json_batches, view=view, chosen=chosen))
             return FrameRows(JSON_CHANGES, {name: name for name in JSON_CHANGES.names}, read)
         case Kind.TRANSACTIONS:
-            read = partial(_each_file, partial(transaction_batches, view=view))
+            read = partial(batches_of_files, partial(transaction_batches, view=view))
             return FrameRows(TRANSACTIONS, _TRANSACTION_NAMES, read, own_transactions(inspection))
         case Kind.MESSAGES:
             return FrameRows(_MESSAGES, _MESSAGE_NAMES, partial(_logical_messages, view), is_one_part=True)
@@ -223,12 +223,7 @@ def _table_rows(options: ReadOptions, table: str, view: RowView) -> FrameRows:
     if taken:
         raise ConfigError(f"{table} has a column {taken[0]!r}, which is the name of a metadata column")
     names = {name: added.pop(name) for name in _FIRST} | {name: name for name in own} | added
-    return FrameRows(query.schema, names, partial(_each_file, partial(table_batches, view=view, query=query)))
-
-
-def _each_file(read_file: Callable[[str, bytes], Iterator[pa.RecordBatch]], files: Files) -> Iterator[pa.RecordBatch]:
-    for path, content in files:
-        yield from with_path(path, read_file(path, content))
+    return FrameRows(query.schema, names, partial(batches_of_files, partial(table_batches, view=view, query=query)))
 
 
 def _logical_messages(view: RowView, files: Files) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -29,12 +29,13 @@ from pgoutput_etl.explore.archive_rows import (
     CHANGES,
     MESSAGES,
     TRANSACTIONS,
+    FileReader,
     RowView,
+    batches_of_files,
     change_batches,
     message_batches,
     own_transactions,
     transaction_batches,
-    with_path,
 )
 from pgoutput_etl.explore.html import report_html, summary_line
 from pgoutput_etl.explore.table_rows import RowQuery, table_batches
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-FileReader = Callable[[str, bytes], Iterator[pa.RecordBatch]]  # takes a path and its content
 
 Lsns = tuple[int | str | None, int | str | None]
 
@@ -186,8 +185,8 @@ class Archive(ArchiveView[pd.DataFrame]):
     def _frame(
         self, read_file: FileReader, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
     ) -> pd.DataFrame:
-        paths = self._view.tasks
-        batches = [b for path in paths for b in with_path(path, read_file(path, read_local(path))) if b.num_rows]
+        files = ((path, read_local(path)) for path in self._view.tasks)
+        batches = [batch for batch in batches_of_files(read_file, files) if batch.num_rows]
         table = pa.Table.from_batches([*batches, *(more.to_batches() if more is not None else ())], schema)
         if order:
             table = table.sort_by([(name, "ascending") for name in order])

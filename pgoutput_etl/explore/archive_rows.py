@@ -6,7 +6,7 @@ table_rows.py reads those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ from pgoutput_etl.schema.table_shape import TIMESTAMP
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.status_lookup import StatusColumns, StatusLookup
 from pgoutput_etl.types import UserTypes
+
+FileReader = Callable[[str, bytes], Iterator[pa.RecordBatch]]  # takes a path and its content
 
 _ROWS_PER_BATCH = 8192
 
@@ -148,7 +150,7 @@ def message_batches(context: InspectionContext, content: bytes, max_size: int = 
             "commit_time": times(pa.array([line.committed_at for line in part], pa.int64())),
         }
         columns |= {name: [getattr(line, name) for line in part] for name in MESSAGES.names if name not in columns}
-        yield pa.RecordBatch.from_pydict({name: columns[name] for name in MESSAGES.names}, MESSAGES)
+        yield pa.RecordBatch.from_pydict(columns, MESSAGES)
 
 
 def times(microseconds: pa.Array) -> pa.Array:
@@ -251,10 +253,12 @@ def own_transactions(inspection: Inspection) -> pa.Table:
     return pa.Table.from_pylist(rows, TRANSACTIONS)
 
 
-def with_path(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds the file's path to errors about values, which only name the file's number."""
-    try:
-        yield from batches
-    except ArchiveError as error:
-        text = str(error)
-        raise ArchiveError(text if text.startswith(path) else f"{path}: {text}") from None
+def batches_of_files(read_file: FileReader, files: Iterable[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+    """The batches of each file. Adds its path to errors about values, which only name the file's number. files: path
+    and content."""
+    for path, content in files:
+        try:
+            yield from read_file(path, content)
+        except ArchiveError as error:
+            text = str(error)
+            raise ArchiveError(text if text.startswith(path) else f"{path}: {text}") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.console import no_progress
-from pgoutput_etl.explore.archive_rows import RowView, with_path
+from pgoutput_etl.explore.archive_rows import FileReader, RowView, batches_of_files
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
 from pgoutput_etl.ingest.listing import size_limit
@@ -25,20 +26,11 @@ def inspect_on_spark(spark: SparkSession, paths: Iterable[str], framing: Framing
 
 
 def frame_of_files(
-    spark: SparkSession,
-    view: RowView,
-    read_file: Callable[[str, bytes], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-    more: pa.Table | None,
+    spark: SparkSession, view: RowView, read_file: FileReader, schema: pa.Schema, more: pa.Table | None
 ) -> DataFrame:
     """The rows of the view's files, plus `more`. The frame is lazy, so the files must not change before it is
     evaluated."""
-
-    def read(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
-        for path, content in files:
-            yield from with_path(path, read_file(path, content))
-
     if not view.tasks:
         return frame(spark, schema.empty_table() if more is None else more)
-    rows = map_files(spark, view.tasks, read, schema)
+    rows = map_files(spark, view.tasks, partial(batches_of_files, read_file), schema)
     return rows if more is None else rows.unionByName(frame(spark, more))

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from pgoutput_etl.changes.fast_events import versions_in_force
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.inspection.message_lines import as_lsn, as_time
+from pgoutput_etl.inspection.report_model import TransactionReport
 from pgoutput_etl.inspection.server_settings import SettingsSample, sample_settings
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
@@ -113,19 +115,6 @@ def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentSize:
-    """An ordinary transaction within a file. commit_ts: microseconds since 2000-01-01 UTC; size: bytes."""
-
-    file: int
-    xid: int | None
-    status: str
-    changes: int
-    size: int
-    commit_lsn: int | None
-    commit_ts: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class FragmentTotals:
     """changes: including aborted ones. size: bytes."""
 
@@ -139,13 +128,14 @@ class FragmentCounts:
     """Totals of a file's rows.
 
     changes: rows by relation, tag, and transaction status. digits: ordinary committed transactions by the number of
-    digits in their number of changes. own_fragments: fragments with an Outcome. times: of the first and last commit.
+    digits in their number of changes. biggest: ordinary transactions, each with the number of its file, whose path is
+    not known here. own_fragments: fragments with an Outcome. times: of the first and last commit.
     """
 
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     changes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     digits: Counter[int] = field(default_factory=Counter)
-    biggest: list[FragmentSize] = field(default_factory=list)
+    biggest: list[tuple[int, TransactionReport]] = field(default_factory=list)
     own_fragments: dict[FragmentId, FragmentTotals] = field(default_factory=dict)
     times: tuple[int, int] | None = None
 
@@ -153,7 +143,7 @@ class FragmentCounts:
         self.statistics.merge(other.statistics)
         self.changes.update(other.changes)
         self.digits.update(other.digits)
-        self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
+        self.biggest = sorted([*self.biggest, *other.biggest], key=lambda t: (-t[1].size, t[0]))[:BIGGEST]
         self.own_fragments.update(other.own_fragments)
         self.times = _merge_ranges(self.times, other.times)
 
@@ -259,8 +249,9 @@ def _count_commits(
     for i in np.argsort(-sizes, kind="stable")[:BIGGEST].tolist():
         if not is_own[i]:
             xid, lsn, time = (c[i].as_py() for c in (decided.top_xid, decided.commit_lsn, decided.commit_ts))
-            status, changes, size = STATUSES[decided.status[i]].value, int(counts[i]), int(sizes[i])
-            biggest.append(FragmentSize(fragments.file, xid, status, changes, size, lsn, time))
+            kind, counted = ("ordinary", STATUSES[decided.status[i]].value), (int(counts[i]), int(sizes[i]))
+            report = TransactionReport(xid, *kind, *counted, None, "", as_lsn(lsn), as_time(time))
+            biggest.append((fragments.file, report))
     totals.merge(FragmentCounts(biggest=biggest))
 
 

@@ -46,7 +46,7 @@ def report_on(inspection: Inspection) -> ArchiveReport:
     settings: dict[str, dict[str, int]] = {}
     for (setting, value), count in sorted(inspection.settings().items()):
         settings.setdefault(setting, {})[value] = count
-    accounts = inspection.accounts()
+    accounts, transactions = inspection.accounts(), inspection.transactions()
     is_binary, is_parallel = "binary" in settings.get(FORMAT, {}), census.is_parallel
     return ArchiveReport(
         files=tuple(_files(inspection)),
@@ -63,7 +63,7 @@ def report_on(inspection: Inspection) -> ArchiveReport:
         last_commit_lsn=as_lsn(max(commits, default=None)),
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
-        transactions={status.value: inspection.transactions()[status.value] for status in TransactionStatus},
+        transactions={status.value: transactions[status.value] for status in TransactionStatus},
         unknown_prepared=inspection.assembled.unknown_prepared,
         sizes=_sizes(inspection),
         biggest=tuple(_biggest(inspection)),
@@ -153,9 +153,7 @@ def transaction_report(inspection: Inspection, outcome: Outcome) -> TransactionR
 def _biggest(inspection: Inspection) -> list[TransactionReport]:
     assembled = inspection.assembled
     reports = [transaction_report(inspection, outcome) for outcome in (*assembled.ended, *assembled.open)]
-    for t in inspection.total.biggest:
-        path, commit = inspection.paths.get(t.file, ""), (as_lsn(t.commit_lsn), as_time(t.commit_ts))
-        reports.append(TransactionReport(t.xid, "ordinary", t.status, t.changes, t.size, None, path, *commit))
+    reports += [replace(report, file=inspection.paths.get(n, "")) for n, report in inspection.total.biggest]
     return sorted(reports, key=lambda report: -report.size)[:BIGGEST]
 
 

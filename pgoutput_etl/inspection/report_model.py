@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pgoutput_etl.console import summary_json
+from pgoutput_etl.exit_codes import quarantine_code
+
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
@@ -108,5 +111,12 @@ class ArchiveReport:
     remarks: tuple[str, ...]
     is_damaged: bool
 
+    @property
+    def exit_code(self) -> int:
+        return quarantine_code(self.is_damaged)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def to_json(self) -> str:
+        return summary_json(self)

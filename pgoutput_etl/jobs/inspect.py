@@ -117,13 +117,7 @@ def _print(line: str) -> None:
 
 
 def _inspect(request: InspectRequest, output: OutputOptions) -> int:
-    from pgoutput_etl.answers.inspection_report import (
-        exit_code,
-        print_report,
-        print_schema_commands,
-        report_json,
-        schema_commands_json,
-    )
+    from pgoutput_etl.answers.inspection_report import print_report, print_schema_commands, schema_commands_json
     from pgoutput_etl.inspection.archive import inspect_archive, inspection_contexts
     from pgoutput_etl.inspection.report import report_on
     from pgoutput_etl.inspection.schema_changes import schema_commands
@@ -143,13 +137,13 @@ def _inspect(request: InspectRequest, output: OutputOptions) -> int:
             else:
                 print_schema_commands(commands)
         elif output.json:
-            _print(report_json(report))
+            _print(report.to_json())
         else:
             print_report(report)
         if request.messages or request.ddl:
             for line in (*report.unreadable, *report.damages, *report.gaps):
                 progress(f"damaged or missing: {line}")
-        return exit_code(report)
+        return report.exit_code
 
 
 def run(request: InspectRequest, output: OutputOptions) -> int:

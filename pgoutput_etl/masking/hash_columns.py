@@ -46,14 +46,6 @@ def hash_values(
     column_type: ColumnType, rule: ColumnRule, tuples: Mapping[int, TupleData], place: int
 ) -> tuple[dict[int, bytes], dict[int, str]]:
     """The hashes of a column's values, by tuple, and the errors of values that can't be hashed."""
-    texts, faults = _printed(column_type, tuples, place)
-    return dict(zip(texts, _salt(rule).hashed(texts.values()), strict=True)), faults
-
-
-def _printed(
-    column_type: ColumnType, tuples: Mapping[int, TupleData], place: int
-) -> tuple[dict[int, bytes], dict[int, str]]:
-    """PostgreSQL's texts of a column's values, by tuple, and the errors of values without one."""
     texts: dict[int, bytes] = {}
     faults: dict[int, str] = {}
 
@@ -74,7 +66,7 @@ def _printed(
         indices = [i for i, data in tuples.items() if data.kinds[place] == form]
         for begin in range(0, len(indices), _BATCH_VALUES):
             add(indices[begin : begin + _BATCH_VALUES], form == _BINARY)
-    return texts, faults
+    return dict(zip(texts, _salt(rule).hashed(texts.values()), strict=True)), faults
 
 
 def _salt(rule: ColumnRule) -> Salt:

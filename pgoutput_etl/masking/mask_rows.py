@@ -84,6 +84,7 @@ class MaskingPolicy:
     known: frozenset[int]
     scopes: Mapping[FragmentId, int]
     user_types: UserTypes = field(repr=False)
+    _versions: dict[tuple[int, int], MaskedVersion] = field(default_factory=dict, repr=False, compare=False)
 
     def masked(self, relation: Relation) -> Relation:
         table = self.tables.get(relation.oid)
@@ -158,10 +159,6 @@ class MaskingPolicy:
         hashed = [i for i, rule in rules.items() if rule.action is ColumnAction.HASH]
         types = {i: type_of(columns[i], self._types) for i in hashed}
         return MaskedVersion(columns, rules, types)
-
-    @cached_property
-    def _versions(self) -> dict[tuple[int, int], MaskedVersion]:
-        return {}
 
     @cached_property
     def _types(self) -> UserTypes:

@@ -120,6 +120,7 @@ def _catalog_place(catalog: str, schema: str) -> dict[str, Any]:
 def _table(name: str, state: TableState, config: Config, columns: Iterable[TargetColumn]) -> dict[str, Any]:
     rule = config.rule_for(state.schema, state.table)
     described = {} if rule.comment is None or _JINJA.search(rule.comment) else {"description": rule.comment}
+    shown = [_column(column) for column in columns if not _JINJA.search(column.name + column.description)]
     place, meta = _place(name, state.path)
     meta["pgoutput_etl"] = {
         "lsn": format_lsn(state.last_commit_lsn),
@@ -128,7 +129,7 @@ def _table(name: str, state: TableState, config: Config, columns: Iterable[Targe
         "key": list(state.key),
         "held": state.status == HELD,
     }
-    return {"name": name, **described, **place, "config": {"meta": meta}, "columns": [*map(_column, _safe(columns))]}
+    return {"name": name, **described, **place, "config": {"meta": meta}, "columns": shown}
 
 
 def _united(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -145,10 +146,6 @@ def _place(name: str, path: Place) -> tuple[dict[str, Any], dict[str, Any]]:
     table = {"identifier": location, "external": {"location": location, "file_format": "delta"}}
     scan = _delta_scan(location).replace("{", "{{").replace("}", "}}")
     return table, {"external_location": scan}
-
-
-def _safe(columns: Iterable[TargetColumn]) -> Iterable[TargetColumn]:
-    return (column for column in columns if not _JINJA.search(column.name + column.description))
 
 
 def _column(column: TargetColumn) -> dict[str, str]:

@@ -145,17 +145,12 @@ class LineageEvents(RunOutput):
 
     def _output(self, dataset: tuple[str, str], tables: Sequence[WrittenTable]) -> OutputDataset:
         """A Delta table as a dataset, with its columns and version. tables: several if they share the Delta table."""
+        from openlineage.client import facet_v2 as facet
         from openlineage.client.event_v2 import OutputDataset
-        from openlineage.client.facet_v2 import (
-            column_lineage_dataset,
-            dataset_version_dataset,
-            output_statistics_output_dataset,
-            schema_dataset,
-        )
 
         columns = {column.name: column for table in tables for column in table.columns}
         fields = [
-            schema_dataset.SchemaDatasetFacetFields(column.name, column.type, column.description or None, place)
+            facet.schema_dataset.SchemaDatasetFacetFields(column.name, column.type, column.description or None, place)
             for place, column in enumerate(columns.values(), 1)
         ]
         lineage: dict[str, Any] = {}
@@ -165,24 +160,20 @@ class LineageEvents(RunOutput):
                 if column.name in lineage:
                     lineage[column.name].inputFields.extend(inputs)
                 elif inputs:
-                    lineage[column.name] = column_lineage_dataset.Fields(inputs)
+                    lineage[column.name] = facet.column_lineage_dataset.Fields(inputs)
         version = str(max(table.version for table in tables))
         rows = sum(table.rows for table in tables)
-        facets: dict[str, Any] = {
-            "version": dataset_version_dataset.DatasetVersionDatasetFacet(version, producer=_PRODUCER)
-        }
+        of_version = facet.dataset_version_dataset.DatasetVersionDatasetFacet(version, producer=_PRODUCER)
+        facets: dict[str, Any] = {"version": of_version}
         if columns:
-            facets["schema"] = schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER)
-            facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(lineage, producer=_PRODUCER)
-        return OutputDataset(
-            *dataset,
-            facets=facets,
-            outputFacets={
-                "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                    rows, producer=_PRODUCER
-                )
-            },
-        )
+            of_columns = facet.column_lineage_dataset.ColumnLineageDatasetFacet(lineage, producer=_PRODUCER)
+            facets |= {
+                "schema": facet.schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER),
+                "columnLineage": of_columns,
+            }
+        statistics = facet.output_statistics_output_dataset
+        of_rows = statistics.OutputStatisticsOutputDatasetFacet(rows, producer=_PRODUCER)
+        return OutputDataset(*dataset, facets=facets, outputFacets={"outputStatistics": of_rows})
 
     def _inputs(self, table: WrittenTable, column: TargetColumn) -> list[Any]:
         """A column's source, under its current and former names."""

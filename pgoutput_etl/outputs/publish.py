@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from pgoutput_etl.config.settings import Metrics, Notify
 from pgoutput_etl.console import print_to_stderr
@@ -44,20 +43,18 @@ class RunPublisher:
             output.check()
 
     def start(self) -> None:
-        for output in self.outputs:
-            self._try(output, output.start)
+        self._publish(lambda output: output.start())
 
     def end(self, run: EndedRun) -> None:
-        for output in self.outputs:
-            self._try(output, partial(output.end, run))
+        self._publish(lambda output: output.end(run))
 
     def abort(self) -> None:
-        for output in self.outputs:
-            self._try(output, output.abort)
+        self._publish(lambda output: output.abort())
 
-    def _try(self, output: RunOutput, publish: Callable[[], None]) -> None:
-        try:
-            publish()
-        except Exception as error:  # noqa: BLE001 # the run goes on, whatever the error is
-            warning = f"{output.key}: the run could not be published: {brief(error)}"
-            print_to_stderr(warning, "WARNING", "pgoutput_etl.outputs")
+    def _publish(self, publish: Callable[[RunOutput], None]) -> None:
+        for output in self.outputs:
+            try:
+                publish(output)
+            except Exception as error:  # noqa: BLE001 # the run goes on, whatever the error is
+                warning = f"{output.key}: the run could not be published: {brief(error)}"
+                print_to_stderr(warning, "WARNING", "pgoutput_etl.outputs")

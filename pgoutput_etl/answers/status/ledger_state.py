@@ -9,20 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.answers.status.report import (
-    ActiveRun,
-    Quarantine,
-    TableOnHold,
-    UnfinishedBatch,
-    UnfinishedTransactions,
-)
+from pgoutput_etl.answers.status.report import ActiveRun, Quarantine, UnfinishedBatch, UnfinishedTransactions
 from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, newest
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import iso, state_of, utc
 from pgoutput_etl.ledger.tables import erasure_of, table_state, verified_through
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.reasons import ReasonKind, kind_of, with_reason
-from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Leftovers
@@ -52,11 +45,6 @@ def unfinished(begun: Mapping[str, Any] | None, claim: ActiveRun | None) -> Unfi
 def table_states(last: Mapping[str, Any] | None) -> dict[int, TableState]:
     """The tables after a batch, by OID."""
     return {row["oid"]: table_state(row) for row in (last or {}).get("tables") or ()}
-
-
-def held_tables(conditions: Iterable[TableCondition]) -> tuple[TableOnHold, ...]:
-    held = (condition for condition in conditions if condition.state is ConditionKind.HELD)
-    return tuple(TableOnHold(table.schema, table.table, table.lsn, table.reason) for table in held)
 
 
 def complete_since(states: Iterable[TableState]) -> dict[str, str]:

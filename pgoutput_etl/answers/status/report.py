@@ -83,20 +83,6 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class TableOnHold:
-    """lsn: the table is complete through this commit."""
-
-    schema: str
-    table: str
-    lsn: int
-    reason: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.schema}.{self.table}"
-
-
-@dataclass(frozen=True, slots=True)
 class DayTable:
     """A table after a day's batches. rows: row count, or None if unknown. Changed rows are None if no batch recorded
     them."""
@@ -160,7 +146,6 @@ class Status:
     waiting: WaitingFiles = WaitingFiles()
     open: UnfinishedTransactions = UnfinishedTransactions()
     quarantine: Quarantine = Quarantine()
-    held: tuple[TableOnHold, ...] = ()
     conditions: tuple[TableCondition, ...] = ()
     ahead: dict[str, int] = field(default_factory=dict)
     complete_since: dict[str, str] = field(default_factory=dict)
@@ -191,6 +176,10 @@ class Status:
         return tuple(problems)
 
     @property
+    def held(self) -> tuple[TableCondition, ...]:
+        return tuple(condition for condition in self.conditions if condition.state is ConditionKind.HELD)
+
+    @property
     def exit_code(self) -> int:
         return quarantine_code(self.problems)
 
@@ -206,7 +195,8 @@ class Status:
         return consistency_line(self.last_commit_lsn, excepted_tables(self.conditions, self.ahead, self.swaps))
 
     def to_json(self) -> str:
-        return summary_json(self, lsn=self.lsn, problems=self.problems)
+        held = [{name: getattr(table, name) for name in ("schema", "table", "lsn", "reason")} for table in self.held]
+        return summary_json(self, lsn=self.lsn, problems=self.problems, held=held)
 
     def seconds_since(self, time: str) -> float:
         return (datetime.fromisoformat(self.at) - datetime.fromisoformat(time)).total_seconds()

@@ -13,7 +13,6 @@ from pgoutput_etl.answers.status.landing_folder import FoundFiles, list_files
 from pgoutput_etl.answers.status.ledger_state import (
     claim_at_work,
     complete_since,
-    held_tables,
     open_transactions,
     quarantine,
     table_states,
@@ -69,7 +68,6 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             waiting=folder.waiting,
             open=waiting.result(),
             quarantine=replace(set_aside.result(), refused_files=folder.refused, unread_files=folder.unread),
-            held=held_tables(conditions),
             conditions=conditions,
             ahead=snapshots_ahead(states, lsn),
             complete_since=complete_since(not_skipped),

@@ -5,19 +5,15 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from pgoutput_etl.answers.undo.request import SCRIPT
+from pgoutput_etl.answers.undo.script import UndoneTable
 from pgoutput_etl.answers.undo.steps import Operation
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.lsn import format_lsn
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from pgoutput_etl.answers.undo.script import UndoneTable
-
 
 _SHOWN_XIDS = 8
 

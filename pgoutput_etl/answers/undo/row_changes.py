@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -59,15 +59,15 @@ class RowChanges:
             keys, count = keys.union(_keys_in(_with_keys(log, keys))).distinct().localCheckpoint(), now
         return keys
 
-    def changes(self, log: DataFrame, keys: DataFrame, is_selected: Callable[[int], bool]) -> list[Change]:
-        """The changes of rows with these keys, in order. is_selected: takes a commit LSN."""
-        found = sorted(_with_keys(log, keys).toArrow().to_pylist(), key=lambda row: (row["lsn"], row["seq"]))
+    def changes(self, log: DataFrame, keys: DataFrame, is_selected: Column) -> list[Change]:
+        """The changes of rows with these keys, in order."""
+        found = _with_keys(log, keys).withColumn("is_selected", is_selected).toArrow().to_pylist()
         changes = []
-        for row in found:
+        for row in sorted(found, key=lambda row: (row["lsn"], row["seq"])):
             new = self._row(row) if row["op"] != "D" else None
             old, key = (None if row[end] is None else tuple(row[end]) for end in ("old", "key"))
             position, absent = (row["lsn"], row["xid"], row["seq"] >> 1), frozenset(row["absent"])
-            changes.append(Change(*position, is_selected(row["lsn"]), old, key, new, absent))
+            changes.append(Change(*position, row["is_selected"], old, key, new, absent))
         return changes
 
     def rows(self, stored: DataFrame, keys: DataFrame) -> dict[Key, Row]:

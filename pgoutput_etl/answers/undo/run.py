@@ -91,9 +91,6 @@ class Selection:
         within = lsn.between(self.range.first, self.range.last)
         return within if self.listed is None else within & lsn.isin(*self.listed)
 
-    def __contains__(self, lsn: int) -> bool:
-        return self.range.first <= lsn <= self.range.last and (self.listed is None or lsn in self.listed)
-
 
 def _within(commits: CommitRange) -> str:
     return f" from {format_lsn(commits.first)} to {format_lsn(commits.last)}"
@@ -211,9 +208,9 @@ def _undone(
 ) -> UndoneTable:
     """The changes that the script undoes in one table. relation: its newest description."""
     table = RowChanges.of(task)
-    log = table.log(rows)
-    keys = table.keys(log, selection.condition(F.col("lsn")))
-    changes = table.changes(log, keys, selection.__contains__)
+    log, is_selected = table.log(rows), selection.condition(F.col("lsn"))
+    keys = table.keys(log, is_selected)
+    changes = table.changes(log, keys, is_selected)
     before: Mapping[tuple[str | None, ...], Row] = {}
     if stored is not None and table.key:
         before = table.rows(current_rows(stored, task.mode), keys)

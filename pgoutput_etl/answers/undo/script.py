@@ -290,13 +290,9 @@ def _expected(table: UndoneTable) -> str:
 def _left_out(table: UndoneTable) -> Iterator[str]:
     """Comments that list the rows that are not restored."""
     for conflict in table.conflicts:
-        keys = ", ".join(map(_comment, conflict.keys))
+        keys = ", ".join(_one_line(f"({', '.join(map(literal, key))})") for key in conflict.keys)
         why = f"changed again by {', '.join(map(str, conflict.xids))}" if conflict.xids else "a value is not known"
         yield f"-- Not undone: {_one_line(table.place)} {keys}: {why}\n"
-
-
-def _comment(key: Iterable[Text]) -> str:
-    return _one_line(f"({', '.join(map(literal, key))})")
 
 
 def _one_line(text: str) -> str:

@@ -34,6 +34,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_text import digests_of, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.server_digest import ServerTable
+from pgoutput_etl.answers.verify.sides import OtherColumns
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_chosen
@@ -75,11 +76,8 @@ class PublishedTable:
     connections: int
 
     @property
-    def names(self) -> list[str]:
-        return [column.name for column in self.table.relation.columns]
-
-    def why_not(self, column: ComparedColumn) -> str | None:
-        return None if column.name in self.names else "the server doesn't publish it"
+    def columns(self) -> OtherColumns:
+        return OtherColumns([column.name for column in self.table.relation.columns], "the server doesn't publish it")
 
     def digests(
         self,
@@ -293,10 +291,10 @@ class Asking:
             return VerifiedTable(state.schema, state.table, ranges=1, ranges_skipped=1)
         side = DeltaSide.stored(self.archive.spark, state, user_types)
         other = PublishedTable(table, self.request.connections)
-        choice = side.chosen(other)
+        choice = side.chosen(other.columns)
         if choice.why_not is not None:
-            names = dict(choice.not_compared)
-            return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=names)
+            why, not_compared = choice.why_not, choice.not_compared
+            return VerifiedTable(state.schema, state.table, why_not=why, not_compared=not_compared)
         return _Comparison.of(side, other, choice, changed)
 
     def _guarded(self, state: TableState, work: Callable[[], R]) -> R | VerifiedTable:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, differing_ranges, has_integer_key
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.row_text import delta_texts, digests_of, digests_of_batches, key_size, small_texts
-from pgoutput_etl.answers.verify.sides import ComparedSide, OtherDelta
+from pgoutput_etl.answers.verify.sides import OtherColumns
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.holding import held_reason
 from pgoutput_etl.load.shared_table import tagged_target
@@ -40,7 +40,7 @@ class ColumnChoice:
 
     columns: tuple[ComparedColumn, ...]
     key: tuple[int, ...]
-    not_compared: Mapping[str, str]
+    not_compared: dict[str, str]
     why_not: str | None = None
 
     @property
@@ -110,7 +110,7 @@ class DeltaSide:
         ended = ended.withColumns({name: unknown if end is None else F.col(end) for name, end in ends.items()})
         return delta_texts(ended, columns)
 
-    def chosen(self, other: ComparedSide, only: Collection[str] | None = None) -> ColumnChoice:
+    def chosen(self, other: OtherColumns, only: Collection[str] | None = None) -> ColumnChoice:
         """The columns to compare with the other side's. only: limits them to these, in this order."""
         state = self.state
         described = table_columns(state.relation, state.retired, self.user_types)
@@ -118,7 +118,7 @@ class DeltaSide:
         for column, stored in zip(described, state.types, strict=True):
             compared = ComparedColumn(column.name, column.type)
             why = other.why_not(compared)
-            if column.name in state.masks and not isinstance(other, OtherDelta):
+            if column.name in state.masks and other.types is None:
                 why = f"the configuration masks it ({state.masks[column.name].partition(':')[0]})"
             if column.retired and why is not None:
                 continue  # a dropped column that only Delta still has
@@ -128,9 +128,9 @@ class DeltaSide:
                 columns.append(compared)
             else:
                 not_compared[column.name] = why
-        known = {column.name for column in described}
-        unknown = {name: "the archive has no such column" for name in other.names if name not in known}
-        unknown |= {name: "the configuration drops it" for name in unknown if name in state.masks}
+        for name in other.unknown({column.name for column in described}):
+            is_dropped = name in state.masks
+            not_compared[name] = "the configuration drops it" if is_dropped else "the archive has no such column"
         if only is not None:
             by_name = {column.name: column for column in columns}
             columns = [by_name[name] for name in only if name in by_name]
@@ -139,7 +139,7 @@ class DeltaSide:
         why_not = f"key column {missing[0]!r} can't be compared" if missing else None
         why_not = why_not or (None if columns else "no column can be compared")
         key = () if missing else tuple(map(names.index, state.key))
-        return ColumnChoice(tuple(columns), key, {**not_compared, **unknown}, why_not)
+        return ColumnChoice(tuple(columns), key, not_compared, why_not)
 
 
 def compared_table(
@@ -161,7 +161,7 @@ def compared_table(
         ranges_skipped=ranges.count - len(ranges.numbers),
         ranges_differing=len(differing_ranges(ours, theirs)),
         by_value=choice.by_value,
-        not_compared=dict(choice.not_compared),
+        not_compared=choice.not_compared,
         **others,
     )
 

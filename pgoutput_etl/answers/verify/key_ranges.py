@@ -138,7 +138,10 @@ def plan_ranges(
     of the key's first column, if it holds integers."""
     deciding = tuple(key) or tuple(range(len(columns)))
     if has_integer_key(columns, key):
-        return Ranges((key[0],), _starts(-(-rows // rows_in_range), *limits))
+        count, (least, greatest) = min(-(-rows // rows_in_range), MAX_RANGES), limits
+        if count < 2 or least is None or greatest is None:
+            return Ranges((key[0],), ())
+        return Ranges((key[0],), between(least, greatest, count))
     if any(columns[i].by_value for i in deciding):
         return Ranges(deciding, (), is_hashed=True)
     return Ranges(deciding, tuple(range(_HASH_WIDTH, 1 << HASH_BITS, _HASH_WIDTH)), is_hashed=True)
@@ -149,13 +152,6 @@ _HASH_WIDTH = (1 << HASH_BITS) // MAX_RANGES
 
 def has_integer_key(columns: Sequence[ComparedColumn], key: Sequence[int]) -> bool:
     return bool(key) and columns[key[0]].type.arrow in INTEGERS
-
-
-def _starts(count: int, least: int | None, greatest: int | None) -> tuple[int, ...]:
-    """Starts of ranges of equal width; their number is limited."""
-    if least is None or greatest is None or count < 2:
-        return ()
-    return between(least, greatest, min(count, MAX_RANGES))
 
 
 def between(least: int, greatest: int, count: int) -> tuple[int, ...]:

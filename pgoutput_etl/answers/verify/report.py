@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from pgoutput_etl.console import counted, grid, print_parts, summary_json
+from pgoutput_etl.console import Row, counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.identifiers import printable
 from pgoutput_etl.load.summary import NO_CHANGES, ChangedTables
@@ -175,20 +175,14 @@ def _verdict(summary: VerifySummary) -> str:
 def _grid(summary: VerifySummary) -> Table:
     """The table to print, without columns that are empty for every table."""
     compared = [table for table in summary.tables if table.why_not is None]
-    numbers = {"rows": [table.rows for table in compared], "other rows": [table.other_rows for table in compared]}
-    if numbers["other rows"] == numbers["rows"]:
-        del numbers["other rows"]
-    if any(table.ranges_differing for table in compared):
-        numbers["ranges"] = [table.ranges for table in compared]
-    details = {
-        "differing": [table.ranges_differing for table in compared],
-        "only Delta": [table.only_delta for table in compared],
-        "only other": [table.only_other for table in compared],
-        "different values": [table.differs for table in compared],
-    }
-    numbers |= {name: counts for name, counts in details.items() if any(counts)}
-    rows = [(t.name, [counts[i] for counts in numbers.values()], ()) for i, t in enumerate(compared)]
-    return grid("table", numbers, (), rows)
+    has_other = any(table.other_rows != table.rows for table in compared)
+    has_ranges = any(table.ranges_differing for table in compared)
+    rows: list[Row] = []
+    for t in compared:
+        sizes = (t.rows, t.other_rows if has_other else "", t.ranges if has_ranges else "")
+        rows.append((t.name, (*sizes, t.ranges_differing, t.only_delta, t.only_other, t.differs), ()))
+    rare = ("differing", "only Delta", "only other", "different values")
+    return grid("table", ("rows", "other rows", "ranges", *rare), (), rows, rare=rare)
 
 
 def _skipped_lines(summary: VerifySummary) -> list[str]:

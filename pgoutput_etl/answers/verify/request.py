@@ -78,8 +78,8 @@ class VerifyRequest:
 
     def check(self) -> None:
         """Raises ConfigError for options that can't be combined."""
-        sides = (self.server, self.jdbc, self.csv, self.delta)
-        if sum(side is not None for side in sides) != 1 and not (self.finish and sides == (None,) * 4):
+        sides = sum(side is not None for side in (self.server, self.jdbc, self.csv, self.delta))
+        if sides != 1 and not (self.finish and not sides):
             raise ConfigError("expected one of --server, --jdbc, --csv and --delta")
         if not self.is_live and (self.checks_only or self.begin or self.wait is not None or self.since or self.repair):
             raise ConfigError("--check, --begin, --finish, --wait, --since and --repair are for --server")

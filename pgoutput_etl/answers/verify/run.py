@@ -16,9 +16,8 @@ from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.answers.verify.row_diff import differences
 from pgoutput_etl.answers.verify.row_text import digests_of, rows_in_ranges
-from pgoutput_etl.answers.verify.sides import CsvRows, OtherDelta, OtherTable
-from pgoutput_etl.answers.verify.tables import foreign_changes, mending_command, named_states
-from pgoutput_etl.config.chosen_tables import matching_names
+from pgoutput_etl.answers.verify.sides import OtherRows, csv_rows, delta_rows
+from pgoutput_etl.answers.verify.tables import chosen_states, foreign_changes, mending_command
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError
@@ -82,21 +81,16 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
     archive = DeltaArchive.of(spark, config, ledger, last)
     if request.at is not None:
         baseline = _baseline_at(ledger, _lsn_of(archive, Moment.of(request.at)))
-    states = named_states(config, baseline.tables)
-    names = sorted(matching_names(request.tables or (), states, "the ledger"))
-    if len(names) != 1:
-        raise ConfigError(f"--tables: --csv and --delta hold one table, not {', '.join(names) or 'none'}")
-    state = states[names[0]]
-    other: OtherTable
-    if request.csv is not None:
-        path, other = request.csv, CsvRows(spark, request.csv)
-    else:
-        path = request.delta or ""
-        other = OtherDelta(spark, path)
+    states = chosen_states(config, baseline.tables, request.tables)
+    if len(states) != 1:
+        names = ", ".join(state.full_name for state in states)
+        raise ConfigError(f"--tables: --csv and --delta hold one table, not {names or 'none'}")
+    [state] = states
+    path, read = (request.delta or "", delta_rows) if request.csv is None else (request.csv, csv_rows)
     progress(f"verifying {state.full_name}")
     try:
         with copy_errors():
-            table = _compared(spark, state, archive.user_types, other, request, progress)
+            table = _compared(spark, state, archive.user_types, read(spark, path), request, progress)
     except FAULTS as error:
         table = faulty_table(spark, state.schema, state.table, error)
     remarks = baseline.remarks
@@ -130,7 +124,7 @@ def _compared(
     spark: SparkSession,
     state: TableState,
     user_types: UserTypes,
-    other: OtherTable,
+    other: OtherRows,
     request: VerifyRequest,
     progress: Progress,
 ) -> VerifiedTable:
@@ -138,11 +132,11 @@ def _compared(
     if why is not None:
         return VerifiedTable(state.schema, state.table, why_not=why, is_held=is_held)
     side = DeltaSide.stored(spark, state, user_types)
-    choice = side.chosen(other)
+    choice = side.chosen(other.columns)
     columns = choice.columns
     if choice.why_not is not None:
-        not_compared = dict(choice.not_compared)
-        return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=not_compared)
+        why, not_compared = choice.why_not, choice.not_compared
+        return VerifiedTable(state.schema, state.table, why_not=why, not_compared=not_compared)
     ranges = plan_ranges(columns, choice.key, *side.key_size(columns, choice.key))
     texts = other.texts(columns)
     ours, theirs = side.digests(columns, ranges), digests_of(texts, len(columns), ranges)

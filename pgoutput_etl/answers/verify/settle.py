@@ -25,6 +25,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_diff import differences, row_differences
 from pgoutput_etl.answers.verify.row_text import canonicalize, rows_in_ranges, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
+from pgoutput_etl.answers.verify.sides import OtherColumns
 from pgoutput_etl.answers.verify.tables import named_states
 from pgoutput_etl.console import Progress
 from pgoutput_etl.identifiers import pattern_of
@@ -42,16 +43,6 @@ _GONE = "its rows as of that moment are not known: a snapshot, or another table 
 _SPELLING = "more rows differ than are kept, perhaps by spelling alone, or by values that were never sent: ask again"
 
 _COLUMNS = "its columns have changed since Delta was read: ask again"
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A table's columns that the server publishes."""
-
-    names: list[str]
-
-    def why_not(self, column: ComparedColumn) -> str | None:
-        return None if column.name in self.names else "the server was not asked for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +167,7 @@ class Settling:
             return faulty_table(self.archive.spark, asked.schema, asked.table, error)
 
     def _compared(self, side: DeltaSide, asked: AskedTable) -> VerifiedTable:
-        choice = side.chosen(_Asked(list(asked.columns)), asked.columns)
+        choice = side.chosen(OtherColumns(asked.columns, "the server was not asked for it"), asked.columns)
         if tuple(column.name for column in choice.columns) != asked.columns or choice.why_not is not None:
             return VerifiedTable(asked.schema, asked.table, why_not=_COLUMNS, is_undecided=True)
         side = side.within(choice.columns, asked.ranges)

@@ -1,14 +1,13 @@
-"""The sides, other than a server, that Delta is compared with: a server's CSV files, or another Delta table."""
+"""The sides that Delta is compared with: their columns and, for a server's CSV files or another Delta table, their
+rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StringType
+from pyspark.sql.types import DataType, StringType
 
 from pgoutput_etl.answers.verify.row_text import csv_header, csv_texts, delta_texts
 from pgoutput_etl.errors import ConfigError
@@ -18,60 +17,21 @@ from pgoutput_etl.spark.delta import is_delta_table, read_table
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
 
-class ComparedSide(Protocol):
-    @property
-    def names(self) -> list[str]:
-        """The names of all columns."""
+@dataclass(frozen=True, slots=True)
+class OtherColumns:
+    """The other side's columns. why_absent: the reason why a column that is not among them can't be compared. types: of
+    the columns of a Delta table; None for other sides, which have PostgreSQL's texts."""
+
+    names: Collection[str]
+    why_absent: str
+    types: Mapping[str, DataType] | None = None
 
     def why_not(self, column: ComparedColumn) -> str | None:
-        """The reason why a column can't be compared, or None."""
-
-
-class OtherTable(ComparedSide, Protocol):
-    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
-        """t… of all rows, with `unknown` if the side has it."""
-
-
-@dataclass(frozen=True)
-class CsvRows:
-    spark: SparkSession
-    path: str
-
-    @cached_property
-    def names(self) -> list[str]:
-        return csv_header(self.spark, self.path)
-
-    def why_not(self, column: ComparedColumn) -> str | None:
-        return None if column.name in self.names else "the CSV has no such column"
-
-    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
-        return csv_texts(self.spark, self.path, [self.names.index(column.name) for column in columns])
-
-
-@dataclass(frozen=True)
-class OtherDelta:
-    """Raises ConfigError if there is no Delta table at the path."""
-
-    spark: SparkSession
-    path: str
-
-    def __post_init__(self) -> None:
-        if not is_delta_table(self.spark, Place.parse(self.path)):
-            raise ConfigError(f"--delta: {self.path} is not a Delta table")
-
-    @cached_property
-    def frame(self) -> DataFrame:
-        return read_table(self.spark, Place.parse(self.path))
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name in self.frame.columns if not name.startswith("_pg_")]
-
-    def why_not(self, column: ComparedColumn) -> str | None:
-        """The reason, as in the protocol; a string column is read as PostgreSQL's text."""
-        if column.name not in self.frame.columns:
-            return "the other table has no such column"
-        actual, expected = self.frame.schema[column.name].dataType, delta_type(column.type)
+        """The reason why a column can't be compared, or None. A string column is read as PostgreSQL's text."""
+        if column.name not in self.names:
+            return self.why_absent
+        expected = delta_type(column.type)
+        actual = expected if self.types is None else self.types[column.name]
         if actual == expected or isinstance(actual, StringType):
             return None
         return (
@@ -79,5 +39,32 @@ class OtherDelta:
             f"found {actual.simpleString()}"
         )
 
-    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
-        return delta_texts(self.frame, columns).drop("lsn", "ts", "xid")
+    def unknown(self, known: Collection[str]) -> list[str]:
+        """The columns that are not among these names, without a Delta table's metadata columns."""
+        unknown = [name for name in self.names if name not in known]
+        return unknown if self.types is None else [name for name in unknown if not name.startswith("_pg_")]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRows:
+    """texts: returns t… of all rows, with `unknown` if the side has it."""
+
+    columns: OtherColumns
+    texts: Callable[[Sequence[ComparedColumn]], DataFrame]
+
+
+def csv_rows(spark: SparkSession, path: str) -> OtherRows:
+    names = csv_header(spark, path)
+    columns = OtherColumns(names, "the CSV has no such column")
+    return OtherRows(columns, lambda columns: csv_texts(spark, path, [names.index(column.name) for column in columns]))
+
+
+def delta_rows(spark: SparkSession, path: str) -> OtherRows:
+    """Raises ConfigError if there is no Delta table at the path."""
+    place = Place.parse(path)
+    if not is_delta_table(spark, place):
+        raise ConfigError(f"--delta: {path} is not a Delta table")
+    rows = read_table(spark, place)
+    types = {field.name: field.dataType for field in rows.schema}
+    columns = OtherColumns(types, "the other table has no such column", types)
+    return OtherRows(columns, lambda columns: delta_texts(rows, columns).drop("lsn", "ts", "xid"))
