@@ -35,10 +35,6 @@ class Window:
     end: CommitPosition | None = None
     commits: CommitRange = field(default_factory=CommitRange)
 
-    @property
-    def is_open(self) -> bool:
-        return self == Window()
-
     def holds(self, lsn: pa.Array, file: pa.Array, ordinal: pa.Array) -> Mask:
         """One boolean per row. A row without a commit LSN is only in an unbounded window."""
         position = [column.to_numpy(zero_copy_only=False) for column in (lsn.fill_null(-1), file, ordinal)]
@@ -70,7 +66,7 @@ def rows_in(
     chosen = decided.status == COMMITTED
     if not with_truncates:
         chosen &= pc.not_equal(rows.column("tag"), "T").to_numpy(zero_copy_only=False)
-    if not window.is_open:
+    if window != Window():
         chosen &= window.holds(decided.commit_lsn, rows.column("file"), rows.column("ordinal"))
     columns = {name: rows.column(name) for name in _MESSAGE_COLUMNS} | {
         "commit_lsn": decided.commit_lsn,

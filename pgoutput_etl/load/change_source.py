@@ -102,13 +102,13 @@ class ChangeBlocks:
         keys = self._keys(task, blocks, window, shape)
         where, is_net = (blocks, self.rows.statuses, window, shape), True
         if keys is not None and keys.facts.are_unique:
-            events = _net_events(compaction.typed_events_of, *where)
+            events = _events_of_blocks(compaction.typed_events_of, *where, is_net=True)
         elif not compaction.is_net_by_itself(shape) or changes.size is None:
             events, is_net = _events_of_blocks(compaction.events_of, *where), False
         elif changes.size > SINGLE_TASK_BYTES:
             events = _exchanged(*where, changes.size)
         else:
-            events = _net_events(compaction.net_events_of, blocks.coalesce(1), *where[1:])
+            events = _events_of_blocks(compaction.net_events_of, blocks.coalesce(1), *where[1:], is_net=True)
         return TableEvents(
             lambda: events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys
         )
@@ -207,30 +207,25 @@ _EventsOf = Callable[[Iterable[Mapping[str, Any]], StatusLookup, Window, TableSh
 
 
 def _events_of_blocks(
-    events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
+    events_of: _EventsOf,
+    blocks: DataFrame,
+    statuses: StatusLookup,
+    window: Window,
+    shape: TableShape,
+    is_net: bool = False,
 ) -> DataFrame:
-    """A table's change events (shape.event_schema()), computed from its blocks on executors by `events_of`."""
-
-    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from events_of(iterate_blocks(batches), statuses, window, shape)
-
-    return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
-
-
-def _net_events(
-    events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
-) -> DataFrame:
-    """Like `_events_of_blocks`, but in shape.net_schema(). events_of: must return at most one event per key."""
+    """A table's change events (shape.event_schema()), computed from its blocks on executors by `events_of`. is_net:
+    shape.net_schema() instead; `events_of` must then return at most one event per key."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for events in events_of(iterate_blocks(batches), statuses, window, shape):
-            yield compaction.as_net(events, shape)
+            yield compaction.as_net(events, shape) if is_net else events
 
-    return blocks.mapInArrow(convert, spark_schema(shape.net_schema()))
+    return blocks.mapInArrow(convert, spark_schema(shape.net_schema() if is_net else shape.event_schema()))
 
 
 def _exchanged(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, size: int) -> DataFrame:
-    """Like `_net_events`, for many changes: each task reduces the events of some of the keys."""
+    """Net events, like `_events_of_blocks`, for many changes: each task reduces the events of some of the keys."""
     partitions = size // SINGLE_TASK_BYTES + 1
     buckets = partitions * _BUCKETS  # several, because Spark may put two of them into one partition
 

@@ -90,7 +90,7 @@ def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -
     Usually makes one commit. Parts of a layout that Delta accepts only for an existing table need further commits, and
     so do the columns of a table that several sources share.
     """
-    if table.is_tagged:
+    if table.place.tag:
         replace_tagged(table, rows, layout)
         return written(table)
     spark, path = table.spark, table.place
@@ -136,7 +136,7 @@ def _is_another_table(spark: SparkSession, path: Place, version: int, applicatio
 def append(table: TableCommit, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(table.spark, table.place)
-    rows = tagged_rows(table.spark, table.place, rows) if table.is_tagged else rows
+    rows = tagged_rows(table.spark, table.place, rows) if table.place.tag else rows
     save(table.writer_of(rows).mode("append"), table.place)
     return written(table)
 

@@ -58,7 +58,7 @@ def write_on_driver(
     rows have the same key, which only other writers can cause, a change of this key replaces all of them; otherwise,
     Spark must write such a table."""
     changes = events.unreduced if events.net is None else events.net
-    if changes is None or table.is_tagged or not table.options or changes.nbytes > SMALL_BYTES:
+    if changes is None or table.place.tag or not table.options or changes.nbytes > SMALL_BYTES:
         return None
     try:
         if before is TargetRows.ROWS:

@@ -123,9 +123,14 @@ def _delete(
     spark: SparkSession, path: Place, keys: DataFrame, shape: TableShape, commit: DeltaTransaction
 ) -> WriteResult:
     with committing(spark, path, replace(commit, step=f"{commit.step}:ambiguous")) as table:
-        same = all_of(part.eqNullSafe(F.col(f"s.k{n}")) for n, part in enumerate(target_key_parts(shape, "t.")))
-        delta_table(table.spark, path).alias("t").merge(keys.alias("s"), same).whenMatchedDelete().execute()
+        merge = delta_table(table.spark, path).alias("t").merge(keys.alias("s"), _same_key(shape))
+        merge.whenMatchedDelete().execute()
         return written(table)
+
+
+def _same_key(shape: TableShape) -> Column:
+    """Joins target rows `t` with keys `s` in k0… ."""
+    return all_of(part.eqNullSafe(F.col(f"s.k{n}")) for n, part in enumerate(target_key_parts(shape, "t.")))
 
 
 def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
@@ -149,8 +154,7 @@ def _within(target: DataFrame, ranges: KeyRanges, events: DataFrame, shape: Tabl
         return target
     if ranges == ():
         keys = events.select(*keyed_columns(event_key_parts(shape))).distinct().alias("s")
-        same = all_of(part.eqNullSafe(F.col(f"s.k{n}")) for n, part in enumerate(target_key_parts(shape, "t.")))
-        return target.alias("t").join(keys, same, "left_semi")
+        return target.alias("t").join(keys, _same_key(shape), "left_semi")
     column = F.col(quoted(shape.columns[shape.key[0]].name))
     within = any_of(column.between(*limits) for limits in ranges)
     return target.where(within | column.isNull())  # on the server, this column has no NULLs

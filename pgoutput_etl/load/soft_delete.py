@@ -36,11 +36,11 @@ def write(table: TableCommit, shape: TableShape, events: EventLog, before: Targe
     stored = tagged_target(table.spark, table.place, shape.columns) if before is TargetRows.ROWS else None
     mismatches = mismatches_in_log(events, shape, _current(stored))
     net = _net(stored, shape, events).localCheckpoint()
-    if before is TargetRows.NOTHING:
+    if stored is None:
         result = commit.initialize(table, _new_rows(net, shape), shape.layout)
     else:
-        ranges, target = key_ranges(net, shape), tagged_target(table.spark, table.place, shape.columns)
-        revived = _revived(net, shape, target, ranges).localCheckpoint()
+        ranges = key_ranges(net, shape)
+        revived = _revived(net, shape, stored, ranges).localCheckpoint()
         _merge(_with_revived(net, revived, shape).localCheckpoint(), shape, ranges).execute(table)
         result = commit.written(table)
     return replace(result, mismatches=mismatches)

@@ -97,11 +97,6 @@ class TableCommit:
     options: Mapping[str, str]
 
     @property
-    def is_tagged(self) -> bool:
-        """True for rows of a table that several sources share."""
-        return bool(self.place.tag)
-
-    @property
     def application(self) -> str:
         """Delta's identifier of the transaction."""
         return self.transaction.settings()[TRANSACTION_APPLICATION]

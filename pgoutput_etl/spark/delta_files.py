@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -79,13 +78,13 @@ class DeltaFiles:
 def open_files(spark: SparkSession, place: Place, most: int) -> DeltaFiles | None:
     """The newest version. None unless the log's checksum files list all of its files, with a total of at most `most`
     bytes."""
-    return of_log(spark, place, partial(_opened, spark, most))
 
+    def read(log: Any) -> DeltaFiles | None:
+        snapshot = updated(log)
+        files = known_files(spark, log, snapshot, most)
+        return None if files is None else DeltaFiles.of(spark, log, snapshot, files, int(snapshot.version()))
 
-def _opened(spark: SparkSession, most: int, log: Any) -> DeltaFiles | None:
-    snapshot = updated(log)
-    files = known_files(spark, log, snapshot, most)
-    return None if files is None else DeltaFiles.of(spark, log, snapshot, files, int(snapshot.version()))
+    return of_log(spark, place, read)
 
 
 def names_of_files(spark: SparkSession, place: Place) -> list[str] | None:

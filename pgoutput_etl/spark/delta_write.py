@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -113,7 +112,23 @@ class DeltaWrite:
 def open_write(spark: SparkSession, place: Place, most: int, kind: WriteKind) -> DeltaWrite | None:
     """None unless the log's checksum files list all of the table's files, with a total of at most `most` bytes. spark:
     its settings provide the commit's metadata."""
-    return of_log(spark, place, partial(_opened, spark, most, kind))
+
+    def begin(log: Any) -> DeltaWrite | None:
+        transaction = _transaction(spark, log)
+        snapshot = transaction.snapshot()
+        files = known_files(spark, log, snapshot, most)
+        if files is None:
+            return None
+        applications = snapshot.checksumOpt().get().setTransactions()
+        if not applications.isDefined():
+            return None
+        transaction.readWholeTable()
+        entries = (json.loads(text)["txn"] for text in json_of(applications.get()))
+        versions = {entry["appId"]: entry["version"] for entry in entries}
+        table = DeltaFiles.of(spark, log, transaction, files, int(snapshot.version()))
+        return DeltaWrite(table, versions, transaction, _operation(spark, kind))
+
+    return of_log(spark, place, begin)
 
 
 def open_new(
@@ -121,49 +136,27 @@ def open_new(
 ) -> DeltaWrite | None:
     """A transaction that creates a table. properties: like a writer's options. None if a table exists, or if a catalog
     must register it."""
-    return (
-        None if place.is_in_catalog else of_log(spark, place, partial(_opened_new, spark, schema, properties, comment))
-    )
 
+    def begin(log: Any) -> DeltaWrite | None:
+        transaction = _transaction(spark, log)
+        if transaction.snapshot().version() >= 0:
+            return None
+        settings = to_scala_map(spark, dict(properties))
+        metadata: Action = {
+            "id": str(uuid.uuid4()),
+            "description": comment,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.json(),
+            "partitionColumns": [],
+            "configuration": items_of(scala_object(spark, f"{_DELTA}.DeltaConfigs").validateConfigurations(settings)),
+            "createdTime": _now(),
+        }
+        action = scala_object(spark, _ACTION).fromJson(json.dumps({"metaData": metadata}))
+        transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
+        table = DeltaFiles.of(spark, log, transaction, (), -1)
+        return DeltaWrite(table, {}, transaction, _operation(spark, WriteKind.OVERWRITE))
 
-def _opened(spark: SparkSession, most: int, kind: WriteKind, log: Any) -> DeltaWrite | None:
-    transaction = _transaction(spark, log)
-    snapshot = transaction.snapshot()
-    files = known_files(spark, log, snapshot, most)
-    if files is None:
-        return None
-    applications = snapshot.checksumOpt().get().setTransactions()
-    if not applications.isDefined():
-        return None
-    transaction.readWholeTable()
-    versions = (json.loads(text)["txn"] for text in json_of(applications.get()))
-    table = DeltaFiles.of(spark, log, transaction, files, int(snapshot.version()))
-    return DeltaWrite(
-        table, {entry["appId"]: entry["version"] for entry in versions}, transaction, _operation(spark, kind)
-    )
-
-
-def _opened_new(
-    spark: SparkSession, schema: StructType, properties: Mapping[str, str], comment: str | None, log: Any
-) -> DeltaWrite | None:
-    transaction = _transaction(spark, log)
-    if transaction.snapshot().version() >= 0:
-        return None
-    valid = scala_object(spark, f"{_DELTA}.DeltaConfigs").validateConfigurations(to_scala_map(spark, dict(properties)))
-    metadata: Action = {
-        "id": str(uuid.uuid4()),
-        "description": comment,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema.json(),
-        "partitionColumns": [],
-        "configuration": items_of(valid),
-        "createdTime": _now(),
-    }
-    action = scala_object(spark, _ACTION).fromJson(json.dumps({"metaData": metadata}))
-    transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
-    return DeltaWrite(
-        DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, _operation(spark, WriteKind.OVERWRITE)
-    )
+    return None if place.is_in_catalog else of_log(spark, place, begin)
 
 
 def _transaction(spark: SparkSession, log: Any) -> Any:

@@ -62,16 +62,14 @@ def large_row(spark: SparkSession, place: Place, limit: int, readable: int) -> L
         files = list(cast(Any, read_table(spark, place))._jdf.inputFiles())
         groups = [found for found in pool.map(partial(_large_groups, spark, limit), files) if found.size > limit]
     certain = [
-        LargeRow(g.file, g.least if g.least > limit else g.size) for g in groups if _is_certain(g, limit, readable)
+        LargeRow(group.file, group.least if group.least > limit else group.size)
+        for group in groups
+        if group.least > limit or group.size > readable
     ]
     if certain:
         return max(certain, key=lambda row: row.size)
     measured = _largest(spark, [group.file for group in groups]) if groups else None
     return measured if measured is not None and measured.size > limit else None
-
-
-def _is_certain(groups: RowGroups, limit: int, readable: int) -> bool:
-    return groups.least > limit or groups.size > readable
 
 
 def _large_groups(spark: SparkSession, limit: int, file: str) -> RowGroups:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import pyspark
@@ -29,8 +28,6 @@ from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.spark.options import MODULES, is_local, joined, of_file, of_process
 from pgoutput_etl.spark.packages import with_delta, write_modules
 from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
-
-T = TypeVar("T")
 
 # Required by every run; the configuration can't change them.
 _REQUIRED = {
@@ -300,35 +297,15 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
         spark.removeTag(tag)
 
 
-class Background(Protocol):
-    def start(self, work: Callable[[], T]) -> Future[T]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class BackgroundJobs:
-    """Starts Spark jobs that can be canceled."""
-
-    spark: SparkSession
-    pool: ThreadPoolExecutor
-    tag: str
-
-    def start(self, work: Callable[[], T]) -> Future[T]:
-        return self.pool.submit(self._tagged, work)
-
-    def _tagged(self, work: Callable[[], T]) -> T:
-        with tagged(self.spark, self.tag):
-            return work()
-
-
 @contextmanager
-def background_jobs(spark: SparkSession) -> Iterator[BackgroundJobs]:
-    """Runs jobs in parallel to the body of the context, and cancels them if the body fails."""
-    with ThreadPoolExecutor(2) as pool:
-        jobs = BackgroundJobs(spark, pool, f"pgoutput_etl-{uuid4().hex}")
+def background_jobs(spark: SparkSession) -> Iterator[Executor]:
+    """Two threads for Spark jobs in parallel to the body of the context. Their jobs are canceled if the body fails."""
+    tag = f"pgoutput_etl-{uuid4().hex}"
+    with ThreadPoolExecutor(2, initializer=spark.addTag, initargs=(tag,)) as threads:
         try:
-            yield jobs
+            yield threads
         except BaseException:
-            spark.interruptTag(jobs.tag)
+            spark.interruptTag(tag)
             raise
 
 

@@ -19,7 +19,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import absolute_place, is_relative
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan, RelationVersions
-from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
+from pgoutput_etl.schema.version_spans import RowPositions, relation_spans_of_rows, relation_spans_of_spans
 from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import Name, make_plan
@@ -63,8 +63,7 @@ def plan_targets(
     history, user_types = assembly.relations, UserTypes.of(assembly.types.values(), config.types)
     versions = {oid: history.versions(oid) for oid in history.oids()}
     windows = {oid: CommitRange(lsn + 1) for oid, lsn in ahead.items()}
-    holds_from = {oid: relation_versions.holds_from for oid, relation_versions in versions.items()}
-    request = StatisticsRequest(windows=windows, versions=holds_from)
+    request = _request(windows, versions)
     statistics = counted = rows.statistics(request)
     if statistics.last_commit is not None:
         assembly.record_commit(*statistics.last_commit)
@@ -73,7 +72,7 @@ def plan_targets(
         within = {oid: replace(windows.get(oid, CommitRange()), last=at.lsn - 1) for oid, at in cutoffs.items()}
         windows = windows | within
         counted = rows.statistics(replace(request, windows=windows))
-    changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
+    changes = _changes_in(rows, counted, windows, versions)
     changes = with_moves(history, changes, states, assembly.last_commit_lsn, cutoffs)
     changes = with_removals(history, changes, states, assembly.last_commit_lsn, cutoffs)
     plan = make_plan(config, history, changes, states, user_types, cutoffs=cutoffs, ahead=ahead)
@@ -164,39 +163,35 @@ def _is_same_rule(old: TableRule, new: TableRule, may_skip: bool) -> bool:
     return (may_skip and new.skip) or _rule_values(old, pattern) == _rule_values(new, pattern)
 
 
-def table_changes(
-    statistics: BatchStatistics,
-    versions: Mapping[int, RelationVersions],
-    positions_of: Callable[[Collection[int]], Mapping[int, RowPositions]],
-) -> dict[int, TableChanges]:
-    """The changes of relations with committed rows, by OID. positions_of: called for relations whose spans overlap."""
-    relations = statistics.relations
-    runs = _relation_spans({oid: counts.spans.values() for oid, counts in relations.items()}, versions, positions_of)
-    return {oid: _changes_of(oid, counts, statistics, runs[oid]) for oid, counts in relations.items()}
-
-
 def changes_in(
     rows: BatchRows, history: RelationHistory, windows: Mapping[int, CommitRange]
 ) -> dict[int, TableChanges]:
     """The changes of relations with committed rows in their windows, by OID."""
     versions = {oid: history.versions(oid) for oid in history.oids()}
-    holds_from = {oid: relation_versions.holds_from for oid, relation_versions in versions.items()}
-    statistics = rows.statistics(StatisticsRequest(windows=windows, versions=holds_from))
-    return table_changes(statistics, versions, lambda oids: rows.positions(oids, windows))
+    return _changes_in(rows, rows.statistics(_request(windows, versions)), windows, versions)
 
 
-def _relation_spans(
-    spans: Mapping[int, Iterable[VersionSpan]],
+def _request(windows: Mapping[int, CommitRange], versions: Mapping[int, RelationVersions]) -> StatisticsRequest:
+    return StatisticsRequest(windows=windows, versions={oid: known.holds_from for oid, known in versions.items()})
+
+
+def _changes_in(
+    rows: BatchRows,
+    statistics: BatchStatistics,
+    windows: Mapping[int, CommitRange],
     versions: Mapping[int, RelationVersions],
-    positions_of: Callable[[Collection[int]], Mapping[int, RowPositions]],
-) -> dict[int, tuple[RelationSpan, ...]]:
-    """By OID; empty for a relation that nothing describes."""
-    runs = {oid: relation_spans_of_spans(s, versions[oid]) if oid in versions else [] for oid, s in spans.items()}
+) -> dict[int, TableChanges]:
+    """statistics: of the rows in the windows. A relation that nothing describes has no runs."""
+    relations = statistics.relations
+    runs = {
+        oid: relation_spans_of_spans(counts.spans.values(), versions[oid]) if oid in versions else []
+        for oid, counts in relations.items()
+    }
     overlapping = [oid for oid, relation_runs in runs.items() if relation_runs is None]
     if overlapping:
-        positions = positions_of(overlapping)
-        runs |= {oid: relation_spans_of_rows(rows, versions[oid]) for oid, rows in positions.items()}
-    return {oid: tuple(relation_runs or ()) for oid, relation_runs in runs.items()}
+        positions = rows.positions(overlapping, windows)
+        runs |= {oid: relation_spans_of_rows(own, versions[oid]) for oid, own in positions.items()}
+    return {oid: _changes_of(oid, counts, statistics, tuple(runs[oid] or ())) for oid, counts in relations.items()}
 
 
 def _changes_of(

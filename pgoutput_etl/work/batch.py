@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.repair import RepairChanges
 from pgoutput_etl.load.targets import Changes, DeltaTargets, Targets
 from pgoutput_etl.machine import Machine
-from pgoutput_etl.spark.session import Background, background_jobs
+from pgoutput_etl.spark.session import background_jobs
 from pgoutput_etl.targets.plan import KeyRanges, TableTask
 
 T_co = TypeVar("T_co", covariant=True)
@@ -32,15 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that batches read and write. background: a context that runs jobs while its body runs. archive_of:
-    returns the archive of the batches before a given one. repair_changes: makes the tasks' changes from a snapshot's
-    rows and, by OID, the key ranges where tables differ from them."""
+    """Everything that batches read and write. background: a context with threads that run jobs while its body runs.
+    archive_of: returns the archive of the batches before a given one. repair_changes: makes the tasks' changes from a
+    snapshot's rows and, by OID, the key ranges where tables differ from them."""
 
     config: Config
     ledger: Ledger
     landing: LandingFolder
     targets: Targets
-    background: Callable[[], AbstractContextManager[Background]]
+    background: Callable[[], AbstractContextManager[Executor]]
     archive_of: Callable[[Batch], LedgerArchive]
     repair_changes: Callable[[CommittedBlocks, Iterable[TableTask], Mapping[int, KeyRanges]], Changes]
 

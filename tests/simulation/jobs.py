@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -38,7 +37,7 @@ from tests.simulation.erasure import SimErasure
 from tests.simulation.landing import Folder, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger
 from tests.simulation.promises import Holders, Promises
-from tests.simulation.scheduler import SimMachine, SimPool, SimProcess
+from tests.simulation.scheduler import SimMachine, SimProcess
 from tests.simulation.storage import FilesRemovedError, Storage, Writer
 from tests.simulation.targets import SimTargets
 from tests.simulation.upkeep import SimUpkeep
@@ -52,14 +51,6 @@ def config_of(rules: Sequence[TableRule], max_transactions: int | None) -> Confi
     merge = Merge(max_transactions=max_transactions)
     source = Source(SOURCE, "landing", catalog_key=CatalogKey(KEY))
     return Config(source, Target("root"), State(ROOT), merge=merge, tables=tuple(rules))
-
-
-@dataclass(slots=True)
-class SimBackground:
-    pool: SimPool
-
-    def start(self, work: Callable[[], Any]) -> Any:
-        return self.pool.submit(work)
 
 
 @dataclass(slots=True)
@@ -96,14 +87,10 @@ class Jobs:
 
     @property
     def world(self) -> World:
-        @contextmanager
-        def background() -> Iterator[SimBackground]:
-            with self.machine.pool(2) as pool:
-                yield SimBackground(pool)
-
         def repair_changes(*_: Any) -> Any:
             raise AssertionError("no repairs in this simulation")
 
+        background = partial(self.machine.pool, 2)
         archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
         return World(self.config, self.ledger, self.landing, self.targets, background, archive_of, repair_changes)
 

@@ -133,8 +133,8 @@ def _apply_files(world: World, watch: Watch, backlog: Backlog, read: Callable[[]
         batch = Batch.next(backlog.last)
         watch.progress(f"batch {batch.number}: scanning files")
         watch.enter("read")
-        with world.background() as jobs:
-            reading, state_before = jobs.start(read), jobs.start(partial(world.ledger.history.assembly, batch))
+        with world.background() as threads:
+            reading, state_before = threads.submit(read), threads.submit(world.ledger.history.assembly, batch)
             try:
                 work = LandedFiles(world, watch, backlog.last, reading, state_before)
                 applied = run(world.ledger, work, backlog.last, watch, backlog.claim)

@@ -35,12 +35,12 @@ class RecordingSession:
 def test_background_jobs_have_their_own_tag_and_return_results() -> None:
     spark = RecordingSession()
     with background_jobs(cast(SparkSession, spark)) as others:
-        tags = [others.start(lambda: spark.tags.of_thread).result() for _ in range(2)]
+        tags = [others.submit(lambda: spark.tags.of_thread).result() for _ in range(2)]
         assert not hasattr(spark.tags, "of_thread"), "jobs of this thread are not canceled with it"
     assert tags[0] == tags[1]
     assert tags[0].startswith("pgoutput_etl-")
     with background_jobs(cast(SparkSession, spark)) as others:
-        assert others.start(lambda: spark.tags.of_thread).result() != tags[0]
+        assert others.submit(lambda: spark.tags.of_thread).result() != tags[0]
     assert spark.interrupted == []
 
 
@@ -54,7 +54,7 @@ def test_background_jobs_are_canceled_if_the_other_work_fails() -> None:
 
     def failing() -> None:
         with background_jobs(cast(SparkSession, spark)) as others:
-            others.start(until_canceled)
+            others.submit(until_canceled)
             raise RuntimeError("another run is at work")
 
     with pytest.raises(RuntimeError, match="another run"):
