@@ -129,8 +129,7 @@ class Definition:
         return replace(self, mark=replace(self.mark, computed=(*self.mark.computed, TABLE)), removed=())
 
     def dropped(self, is_verified: bool) -> Definition:
-        without = replace(self, columns=(), parent=None, bound=None, removed=())
-        return replace(without, is_dropped=True, is_verified=is_verified)
+        return replace(self, columns=(), parent=None, bound=None, removed=(), is_dropped=True, is_verified=is_verified)
 
     def unlogged(self) -> Definition:
         """The definition after the table was UNLOGGED: not all of its rows are sent, even if it is new."""

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.types.column import RefusedError
 
-INT16 = struct.Struct(">h")
-
 INT32 = struct.Struct(">i")
 
 INT64 = struct.Struct(">q")
