@@ -42,6 +42,10 @@ class PgoutputEtlError(Exception):
     next_job: tuple[str, ...] = ()
     kind: ReasonKind | None = None
 
+    def __init__(self, text: str = "", next_job: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.next_job = next_job
+
     @property
     def reason(self) -> Reason:
         return Reason(str(self), self.kind)
@@ -57,10 +61,6 @@ class ArchiveError(PgoutputEtlError):
     """A landed file contains something that no server sends, or that this version can't read."""
 
     code = ErrorCode.ARCHIVE
-
-    def __init__(self, text: str = "", next_job: tuple[str, ...] = ()) -> None:
-        super().__init__(text)
-        self.next_job = next_job
 
 
 @dataclass(slots=True)
@@ -132,6 +132,8 @@ class RowError(ArchiveError):
 
     def __init_subclass__(cls) -> None:
         RowError.classes[cls.__name__] = cls
+        if cls.kind is not None:
+            cls.code = CODE_OF_KIND[cls.kind]
 
     @classmethod
     def of_kind(cls, text: str, kind: ReasonKind | None) -> RowError:
@@ -139,17 +141,14 @@ class RowError(ArchiveError):
 
 
 class EncodingError(RowError):
-    code = ErrorCode.NOT_UTF8
     kind = ReasonKind.NOT_UTF8
 
 
 class UndeclaredTypeError(RowError):
-    code = ErrorCode.UNDECLARED
     kind = ReasonKind.UNDECLARED
 
 
 class ServerValueError(RowError):
-    code = ErrorCode.ON_SERVER
     kind = ReasonKind.ON_SERVER
 
 
@@ -157,10 +156,6 @@ class RunError(PgoutputEtlError):
     """The state of the ledger or a target does not allow this run."""
 
     code = ErrorCode.RUN
-
-    def __init__(self, text: str, next_job: tuple[str, ...] = ()) -> None:
-        super().__init__(text)
-        self.next_job = next_job
 
 
 class TryLaterError(RunError):

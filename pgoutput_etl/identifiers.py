@@ -18,7 +18,7 @@ MAX_SEGMENT = 255  # bytes in the name of a file or folder
 
 _IN_CATALOGS = re.compile(r"[A-Za-z0-9_]+")
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-$")
+_NOT_PLAIN = re.compile(r"\A[_. ]|[. ]\Z|[^A-Za-z0-9_$. -]")  # in a file's name
 
 
 _NO_TEXT = re.compile("\0([0-9a-f]{2})")  # a byte of a name that isn't UTF-8
@@ -111,20 +111,7 @@ def path_segment(name: str) -> str:
     with the C locale, a JVM can't create other file names. A leading `_` or dot is also encoded: Spark ignores such
     folders, the ledger's folder begins with `_`, and `..` would lead out of the target.
     """
-    last = len(name) - 1
-    return "".join(c if _is_plain(c, i, last) else _percent_encoded(c) for i, c in enumerate(name))
-
-
-def _is_plain(c: str, i: int, last: int) -> bool:
-    if c == "_":
-        return i > 0
-    if c in ". ":
-        return 0 < i < last
-    return c in _PLAIN
-
-
-def _percent_encoded(c: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in c.encode())
+    return _NOT_PLAIN.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
 
 
 def may_be_in_catalog(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgoutput_etl.errors import RunError
@@ -21,7 +20,6 @@ def replace_closed_streams() -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class StandardOutput:
     """A context for code that prints a report. If its reader has ended, the rest is discarded.
 

@@ -252,7 +252,9 @@ class StreamAbort:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginPrepare:
+class _Prepared:
+    """The fields that messages about PREPARE TRANSACTION share."""
+
     prepare_lsn: int
     end_lsn: int
     prepare_timestamp: int
@@ -261,12 +263,13 @@ class BeginPrepare:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    prepare_lsn: int
-    end_lsn: int
-    prepare_timestamp: int
-    xid: int
-    gid: str
+class BeginPrepare(_Prepared):
+    """Begins a transaction whose end is Prepare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(_Prepared):
+    """Prepares a transaction that was not streamed. An empty one may have no Begin Prepare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +292,8 @@ class RollbackPrepared:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPrepare:
-    prepare_lsn: int
-    end_lsn: int
-    prepare_timestamp: int
-    xid: int
-    gid: str
+class StreamPrepare(_Prepared):
+    """Prepares a streamed transaction."""
 
 
 PgoutputMessage = (

@@ -129,8 +129,7 @@ class Definition:
         return replace(self, mark=replace(self.mark, computed=(*self.mark.computed, TABLE)), removed=())
 
     def dropped(self, is_verified: bool) -> Definition:
-        without = replace(self, columns=(), parent=None, bound=None, removed=())
-        return replace(without, is_dropped=True, is_verified=is_verified)
+        return replace(self, columns=(), parent=None, bound=None, removed=(), is_dropped=True, is_verified=is_verified)
 
     def unlogged(self) -> Definition:
         """The definition after the table was UNLOGGED: not all of its rows are sent, even if it is new."""
@@ -191,12 +190,8 @@ class Definitions:
         """From stored entries. still_open: positions of those whose transactions are open."""
         definitions = cls()
         for entry in sorted(entries, key=lambda e: e.position):
-            if entry.xid is None:
-                definitions._commit(entry)
-                definitions._add_child(entry.definition)
-            elif entry.position in still_open:
-                definitions._add_child(entry.definition)
-                definitions._open.setdefault(entry.xid, []).append(entry)
+            if entry.xid is None or entry.position in still_open:
+                definitions._keep(entry)
         return definitions
 
     def __bool__(self) -> bool:
@@ -426,21 +421,19 @@ class Definitions:
         return {definition.oid for definition in known if not definition.columns and not definition.is_dropped}
 
     def _add(self, entry: DefinitionEntry) -> None:
-        self._add_child(entry.definition)
         if entry.xid is None:
             before = self.definition(entry.definition.oid, None)
-            self._commit(entry)
             self.added.append(replace(entry, before=before))
             self._comments_before.setdefault(entry.definition.oid, () if before is None else before.comments)
-        else:
+        self._keep(entry)
+
+    def _keep(self, entry: DefinitionEntry) -> None:
+        oid, parent, removed = entry.definition.oid, entry.definition.parent, entry.definition.removed
+        if parent is not None:
+            self._children.setdefault(parent, set()).add(oid)
+        if entry.xid is not None:
             self._open.setdefault(entry.xid, []).append(entry)
-
-    def _add_child(self, definition: Definition) -> None:
-        if definition.parent is not None:
-            self._children.setdefault(definition.parent, set()).add(definition.oid)
-
-    def _commit(self, entry: DefinitionEntry) -> None:
-        oid, removed = entry.definition.oid, entry.definition.removed
+            return
         self._committed[oid] = entry
         if removed:
             self._removals.setdefault(oid, {})[removed[0].message] = entry

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.types.column import RefusedError
-
-INT16 = struct.Struct(">h")
 
 INT32 = struct.Struct(">i")
 
@@ -135,25 +132,15 @@ class ValueReader:
         return RefusedError(self._expected)
 
 
-def number_column(values: pa.Array, typecode: str, arrow: pa.DataType) -> pa.Array:
+def number_column(values: pa.Array, form: str, arrow: pa.DataType) -> pa.Array:
     """A column of big-endian numbers; NULL where a value's length differs.
 
-    typecode: of an array.array whose items are as wide as those of the Arrow type.
+    form: numpy's, such as "i4"; as wide as the Arrow type.
     """
-    numbers = array(typecode)
-    has_width = pc.equal(pc.binary_length(values), numbers.itemsize)
-    filled = pc.if_else(pc.fill_null(has_width, False), values, bytes(numbers.itemsize))
-    numbers.frombytes(_data(filled, numbers.itemsize))
-    if sys.byteorder == "little":
-        numbers.byteswap()
+    sent = np.dtype(f">{form}")
+    has_width = pc.equal(pc.binary_length(values), sent.itemsize)
+    filled = pc.if_else(pc.fill_null(has_width, False), values, bytes(sent.itemsize))
+    _, data = filled.cast(pa.binary(sent.itemsize)).buffers()
+    numbers = np.frombuffer(data, sent, len(values)).astype(form)
     column = pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(numbers)])
     return pc.if_else(has_width, column, pa.scalar(None, arrow))
-
-
-def _data(values: pa.Array, width: int) -> bytes | memoryview:
-    """The bytes of all values, which all have this width, in sequence."""
-    if len(values) == 0:
-        return b""
-    _, offsets, data = values.buffers()
-    first = memoryview(offsets).cast("i")[values.offset]
-    return memoryview(data)[first : first + width * len(values)]

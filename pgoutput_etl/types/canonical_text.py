@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,8 @@ from pgoutput_etl.types.arrays import map_elements
 from pgoutput_etl.types.column import RefusedError
 
 Text = str | None
+
+_EXACT = Context(MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 
@@ -88,7 +90,7 @@ def _canonical_document(column_type: ColumnType, text: str) -> str:
         array = map_elements(
             text.encode(), delimiter, lambda element: _canonical_json(element.decode()).encode(), delimiter
         )
-    except (ValueError, RefusedError, RecursionError):
+    except (ValueError, ArithmeticError, RefusedError, RecursionError):
         return text
     return text if array is None else array.decode()
 
@@ -116,10 +118,4 @@ def _print_json(value: Any) -> str:
 
 
 def _parse_number(text: str) -> _Number:
-    sign, digits, exponent = Decimal(text).as_tuple()
-    if not any(digits):
-        return _Number("0")
-    integer = "".join(map(str, digits)).lstrip("0")
-    mantissa = integer.rstrip("0")
-    assert isinstance(exponent, int)
-    return _Number(f"{'-' if sign else ''}{mantissa}e{exponent + len(integer) - len(mantissa)}")
+    return _Number(Decimal(text).normalize(_EXACT) or 0)

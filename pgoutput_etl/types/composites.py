@@ -25,15 +25,19 @@ def quoted(text: bytes, must_quote: Callable[[bytes], object]) -> bytes:
 _must_quote = re.compile(rb'^$|["\\(),\s]').search
 
 
-def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> bytes:
-    """The text of a row in binary form, as record_out prints it.
-
-    record_send: int32 number of fields; per field its type's OID, int32 length (-1: NULL), and the field's binary form,
-    which `field_text` converts to text. Raises RefusedError if the value is not a row.
-    """
+def _fields(value: bytes) -> list[tuple[int, bytes | None]]:
+    """record_send: int32 number of fields; per field its type's OID, int32 length (-1: NULL), and the field's binary
+    form. Raises RefusedError if the value is not a row."""
     reader = ValueReader(value, EXPECTED)
     fields = [(reader.uint32(), reader.sized()) for _ in range(reader.count(8))]
     reader.end()
+    return fields
+
+
+def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> bytes:
+    """The text of a row in binary form, as record_out prints it. field_text: converts a field with this OID from binary
+    form. Raises RefusedError if the value is not a row."""
+    fields = _fields(value)
     texts = (b"" if field is None else quoted(field_text(oid, field), _must_quote) for oid, field in fields)
     return b"(" + b",".join(bounded(texts)) + b")"
 
@@ -71,13 +75,7 @@ def _attributes(row: str) -> list[str]:
 
 def is_record(value: bytes) -> bool:
     """True if the value's lengths and OIDs are those of a row."""
-    reader = ValueReader(value, EXPECTED)
     try:
-        for _ in range(reader.count(8)):
-            if reader.uint32() == 0:
-                return False
-            reader.sized()
-        reader.end()
+        return all(oid for oid, _ in _fields(value))
     except RefusedError:
         return False
-    return True

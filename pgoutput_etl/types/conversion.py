@@ -17,15 +17,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from decimal import Context, Decimal
 from functools import partial
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from pgoutput_etl.time_zones import ZoneConversion
+from pgoutput_etl.time_zones import TIMESTAMP, ZoneConversion
+from pgoutput_etl.timestamps import microseconds_of, time_of
 from pgoutput_etl.types.arrays import element_of, map_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, load_text
+from pgoutput_etl.types.datetime_format import timestamp_text, timestamptz_text
+from pgoutput_etl.types.datetimes import EPOCH_2000_US, INFINITIES, careful_timestamp, careful_timestamptz
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _INTEGERS: Final = ("int2", "int4", "int8")
@@ -101,7 +106,7 @@ def convert(
 
     Also returns the indices of values whose new value is uncertain. They are unrepresentable, with their old text.
     """
-    rule = _same if is_same else _rule(old, new) if declared is None else _declared(declared, new)
+    rule = _same if is_same else _rule(old, new) if declared is None else _declared(declared, old, new)
     converted = [None if text is None else rule(text) for text in texts]
     try:
         loaded = load_text(new, converted)
@@ -200,12 +205,33 @@ def is_declared(old: ColumnType, new: ColumnType, declared: ZoneConversion) -> b
     return (_base(old), _base(new)) == (declared.before, declared.after)
 
 
-def _declared(declared: ZoneConversion, new: ColumnType) -> Rule:
+def _declared(declared: ZoneConversion, old: ColumnType, new: ColumnType) -> Rule:
+    zone, is_local = ZoneInfo(declared.zone), declared.before == TIMESTAMP
+
     def rule(text: bytes) -> bytes | None:
-        converted = declared.convert(text)
-        return None if converted is None else _with_decimals(converted, _size(new))
+        if text in INFINITIES:
+            return text
+        microseconds = (careful_timestamp if is_local else careful_timestamptz)(text, old.arrow)
+        if microseconds is None:  # BC, and years after 9999
+            return None
+        moment = time_of(microseconds - EPOCH_2000_US)
+        try:
+            converted = _instant(moment, zone) if is_local else _local_time(moment, zone)
+        except OverflowError:
+            return None
+        return _with_decimals(converted, _size(new))
 
     return rule
+
+
+def _instant(local: datetime, zone: ZoneInfo) -> bytes:
+    """A local time that occurs twice counts as standard time; a skipped one gets the offset from before the gap."""
+    instants = (local.replace(tzinfo=zone, fold=fold).astimezone(timezone.utc) for fold in (0, 1))
+    return timestamptz_text(microseconds_of(max(instants)))
+
+
+def _local_time(instant: datetime, zone: ZoneInfo) -> bytes:
+    return timestamp_text(microseconds_of(instant.astimezone(zone).replace(tzinfo=timezone.utc)))
 
 
 def _of_elements(old: ColumnType, new: ColumnType) -> Rule:
@@ -300,7 +326,7 @@ def _within_size(text: bytes, size: int | None) -> bytes | None:
 
 
 def _at_midnight(text: bytes) -> bytes:
-    if text in (b"infinity", b"-infinity"):
+    if text in INFINITIES:
         return text
     day, era = (text[:-3], b" BC") if text.endswith(b" BC") else (text, b"")
     return day + b" 00:00:00" + era

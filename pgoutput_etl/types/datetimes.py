@@ -56,7 +56,7 @@ _TIMESTAMP_TEXT = re.compile(_DATE + b" " + _TIME + _ERA)
 
 _TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
 
-_INFINITIES = (b"infinity", b"-infinity")
+INFINITIES = (b"infinity", b"-infinity")
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
@@ -79,7 +79,7 @@ def fast_date(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def careful_date(text: bytes, _arrow: pa.DataType) -> int | None:
-    if text in _INFINITIES:
+    if text in INFINITIES:
         return None
     parts = _DATE_TEXT.fullmatch(text)
     if parts is None:
@@ -93,7 +93,7 @@ def fast_timestamp(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
-    if text in _INFINITIES:
+    if text in INFINITIES:
         return None
     parts = _TIMESTAMP_TEXT.fullmatch(text)
     if parts is None:
@@ -104,7 +104,7 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
 
 def text_in_utc(text: bytes) -> bytes:
     """The timestamptz's text in UTC. Raises RefusedError if the text is not a timestamptz."""
-    if text in _INFINITIES:
+    if text in INFINITIES:
         return text
     return timestamptz_text(_instant(text) - EPOCH_2000_US)
 
@@ -121,7 +121,7 @@ def _between(array: pa.Array, low: pa.Scalar, high: pa.Scalar) -> pa.Array:
 
 
 def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
-    if text in _INFINITIES:
+    if text in INFINITIES:
         return None
     microsecond = _instant(text)
     return microsecond if MIN_US <= microsecond <= MAX_US else None
@@ -205,11 +205,11 @@ def _unpack_timestamp(value: bytes) -> int:
 
 
 def fast_binary_date(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _from_epoch_2000(number_column(values, "i", pa.int32()), MIN_DAY, MAX_DAY, EPOCH_2000).cast(arrow)
+    return _from_epoch_2000(number_column(values, "i4", pa.int32()), MIN_DAY, MAX_DAY, EPOCH_2000).cast(arrow)
 
 
 def fast_binary_timestamp(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _from_epoch_2000(number_column(values, "q", pa.int64()), MIN_US, MAX_US, EPOCH_2000_US).cast(arrow)
+    return _from_epoch_2000(number_column(values, "i8", pa.int64()), MIN_US, MAX_US, EPOCH_2000_US).cast(arrow)
 
 
 def _from_epoch_2000(numbers: pa.Array, low: int, high: int, epoch: int) -> pa.Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
-from pgoutput_etl.types.binary import INT16, INT32, UINT32, UINT64, IntegerText, ValueReader, number, unpacked
+from pgoutput_etl.types.binary import UINT32, UINT64, IntegerText, ValueReader, number, unpacked
 from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
@@ -66,26 +66,21 @@ _oid_text = IntegerText("an OID of 4 bytes", 4)  # for regoper and regoperator, 
 
 
 def int2vector_text(value: bytes) -> bytes:
-    return _vector_text(ValueReader(value, "an int2vector as int2vectorsend writes it"), _INT2, INT16)
+    return _vector_text(value, _INT2, IntegerText("an int2vector as int2vectorsend writes it", 2, is_signed=True))
 
 
 def oidvector_text(value: bytes) -> bytes:
-    return _vector_text(ValueReader(value, "an oidvector as oidvectorsend writes it"), _OID, UINT32)
+    return _vector_text(value, _OID, IntegerText("an oidvector as oidvectorsend writes it", 4))
 
 
-def _vector_text(reader: ValueReader, element_oid: int, form: struct.Struct) -> bytes:
+def _vector_text(value: bytes, element_oid: int, element_text: IntegerText) -> bytes:
+    reader = ValueReader(value, element_text.expected)
     dimensions, has_nulls, oid, count, lower_bound = reader.numbers(_VECTOR)
-    if (dimensions, has_nulls, oid, lower_bound) != (1, 0, element_oid, 0):
+    if (dimensions, has_nulls, oid, lower_bound) != (1, 0, element_oid, 0) or count < 0:
         raise reader.refusal()
-    if count < 0 or reader.left() != count * (INT32.size + form.size):
-        raise reader.refusal()
-    return b" ".join(b"%d" % _vector_element(reader, form) for _ in range(count))
-
-
-def _vector_element(reader: ValueReader, form: struct.Struct) -> int:
-    if reader.int32() != form.size:
-        raise reader.refusal()
-    return reader.number(form)
+    elements = [element_text(reader.required()) for _ in range(count)]
+    reader.end()
+    return b" ".join(elements)
 
 
 TYPES: TypeTable = {

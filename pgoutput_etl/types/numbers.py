@@ -85,11 +85,11 @@ def _integer_between(text: bytes, form: re.Pattern[bytes], low: int, high: int) 
 
 
 def fast_binary_signed(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return number_column(values, {16: "h", 32: "i", 64: "q"}[arrow.bit_width], arrow)
+    return number_column(values, f"i{arrow.bit_width // 8}", arrow)
 
 
 def fast_binary_unsigned(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return number_column(values, "I", pa.uint32()).cast(arrow)
+    return number_column(values, "u4", pa.uint32()).cast(arrow)
 
 
 def fast_float(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -116,7 +116,7 @@ def float8_text(value: bytes) -> bytes:
 
 
 def fast_binary_float(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    array = number_column(values, {32: "I", 64: "Q"}[arrow.bit_width], arrow)
+    array = number_column(values, f"u{arrow.bit_width // 8}", arrow)
     # text doesn't contain a NaN's sign and payload, which depend on the sender's processor
     return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, arrow), array)
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_etl.timestamps import EPOCH, microseconds_of
 from pgoutput_etl.types.arrays import array_text
 from pgoutput_etl.types.column import ColumnType, kept_bytes, load_binary, load_text
 from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
-
-_EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps have no zone
-
-_EPOCH_IN_UTC = datetime(2000, 1, 1, tzinfo=timezone.utc)
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
@@ -43,11 +38,11 @@ def _print(column_type: ColumnType, value: Any) -> bytes:
         case Decimal():
             return format(value, "f").encode()
         case datetime() if value.tzinfo is None:
-            return timestamp_text((value - _EPOCH) // _MICROSECOND)
+            return timestamp_text(microseconds_of(value.replace(tzinfo=timezone.utc)))
         case datetime():
-            return timestamptz_text((value - _EPOCH_IN_UTC) // _MICROSECOND)
+            return timestamptz_text(microseconds_of(value))
         case date():
-            return date_text((value - _EPOCH.date()).days)
+            return date_text((value - EPOCH.date()).days)
         case list() if (element := column_type.element) is not None:
             return array_text([None if v is None else _print(element, v) for v in value], element.delimiter)
         case _:

@@ -1,26 +1,25 @@
 """Prints floats as float4out and float8out do: the fewest digits that identify the number.
 
 Both use the Ryu algorithm with a restriction (STRICTLY_SHORTEST in ryu_common.h): they never print a decimal exactly
-halfway between two floats, because a reader may round it the wrong way. Python's repr does print such decimals.
+halfway between two floats, because a reader may round it the wrong way. Python and numpy do print such decimals.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
-from pgoutput_etl.types.binary import FLOAT4, UINT32
+import numpy as np
 
 # float8out switches to scientific notation at 1e15, float4out at 1e6, and both below 1e-4
 _FLOAT8_SCIENTIFIC = 15
 
 _FLOAT4_SCIENTIFIC = 6
 
-# A shortest decimal can only be halfway between two doubles in this range: below it, half a unit has too many decimals;
-# above it, a power of ten has too many factors of five.
-_HALFWAY_FROM, _HALFWAY_TO = 2.0**53, 1e41
-
-_LEAST_NORMAL_FLOAT4 = 2.0**-126
+# A shortest decimal can only be halfway between two floats in these ranges: below them, half a unit has too many
+# decimals; above them, a power of ten has too many factors of five.
+_HALFWAY_FLOAT8, _HALFWAY_FLOAT4 = (2.0**53, 1e41), (2.0**24, 1e20)
 
 
 def shortest_float8(number: float) -> str:
@@ -29,65 +28,32 @@ def shortest_float8(number: float) -> str:
         return repr(number).removesuffix(".0")
     if not math.isfinite(number):
         return _print_not_finite(number)
-    if size < 1e-4 or size >= _HALFWAY_TO:
+    low, high = _HALFWAY_FLOAT8
+    if size < 1e-4 or size >= high:
         return repr(number)
     text = repr(size)
-    if size >= _HALFWAY_FROM and _is_halfway(text, size):
-        digits = len(text.partition("e")[0].replace(".", ""))
-        longer = (f"{size:.{n}e}" for n in range(digits, 17))
-        text = next(text for text in longer if float(text) == size and not _is_halfway(text, size))
-    return _format(number, text, _FLOAT8_SCIENTIFIC)
-
-
-def _is_halfway(text: str, size: float) -> bool:
-    doubled = 2 * Fraction(text)
-    exact = Fraction(size)
-    return any(doubled == exact + Fraction(math.nextafter(size, direction)) for direction in (0.0, math.inf))
+    return _format(number, _not_halfway(text, np.float64(size)) if size >= low else text, _FLOAT8_SCIENTIFIC)
 
 
 def shortest_float4(number: float) -> str:
-    """Prints a number that is exactly a float4. It has so few digits that all lengths can be tried."""
+    """Prints a number that is exactly a float4."""
     if not math.isfinite(number):
         return _print_not_finite(number)
     if not number:
         return repr(number).removesuffix(".0")
-    size = abs(number)
-    low, high = _midpoints(size)
-    # every decimal of 6 digits is preserved by a normal float4, so trying 6 digits first also finds shorter ones
-    for decimals in range(5 if size >= _LEAST_NORMAL_FLOAT4 else 0, 9):
-        candidates = [text for text in _candidates(size, decimals) if _is_between(low, text, high)]
-        if candidates:
-            if len(candidates) > 1:
-                candidates.sort(key=lambda text: abs(Fraction(text) - Fraction(size)))
-            return _format(number, candidates[0], _FLOAT4_SCIENTIFIC)
-    raise AssertionError("nine digits identify every float4")
+    size = np.float32(abs(number))
+    text = np.format_float_scientific(size, trim="-")
+    low, high = _HALFWAY_FLOAT4
+    return _format(number, _not_halfway(text, size) if low <= size < high else text, _FLOAT4_SCIENTIFIC)
 
 
-def _midpoints(size: float) -> tuple[float, float]:
-    """The midpoints to the adjacent float4s below and above. A double represents both exactly."""
-    (bits,) = UINT32.unpack(FLOAT4.pack(size))
-    (below,) = FLOAT4.unpack(UINT32.pack(bits - 1))
-    unit = size - below
-    # the successor of the largest float4 is infinity instead of the next power of two
-    above = FLOAT4.unpack(UINT32.pack(bits + 1))[0] if bits < 0x7F7FFFFF else size + unit
-    return (size + below) / 2, (size + above) / 2
-
-
-def _candidates(size: float, decimals: int) -> list[str]:
-    """The nearest decimal with this many digits; at a power of two, where the gap below is smaller, also the next
-    one."""
-    nearest = f"{size:.{decimals}e}"
-    if math.frexp(size)[0] != 0.5:
-        return [nearest]
-    mantissa, _, exponent = nearest.partition("e")
-    return [nearest, f"{int(mantissa.replace('.', '')) + 1}e{int(exponent) - decimals}"]
-
-
-def _is_between(low: float, text: str, high: float) -> bool:
-    near = float(text)  # correctly rounded: on the same side of a bound as the decimal, unless equal to the bound
-    if low < near < high:
-        return True
-    return low <= near <= high and Fraction(low) < Fraction(text) < Fraction(high)
+def _not_halfway(text: str, size: np.floating[Any]) -> str:
+    """The shortest decimal `text`, or a longer one if it is halfway between two floats."""
+    adjacent = (np.nextafter(size, type(size)(direction)) for direction in (0.0, math.inf))
+    low, high = ((Fraction(float(size)) + Fraction(float(other))) / 2 for other in adjacent)
+    digits = len(text.partition("e")[0].replace(".", ""))
+    longer = (f"{float(size):.{n}e}" for n in range(digits, 17))
+    return next(decimal for decimal in (text, *longer) if low < Fraction(decimal) < high)
 
 
 def _print_not_finite(number: float) -> str:

@@ -21,7 +21,9 @@ from pgoutput_etl.schema.migration import SchemaMigration, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn
 from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types import ColumnType, LoadedColumn, Storage, UserTypes, column_type, load_text
+from pgoutput_etl.types.canonical_text import texts_of
 from pgoutput_etl.types.conversion import convert, is_unchanged
+from pgoutput_etl.types.registry import BUILT_IN_OIDS
 from tests.support.servers.postgres import Server
 
 Connection = psycopg.Connection[Any]
@@ -398,6 +400,8 @@ def test_a_declared_time_zone_converts_as_alter_table_does(server: Server, zone:
         connection.execute(f"alter table altered alter x type {after}".encode())
         connection.execute("set local timezone = 'UTC'")
         new = [text for (text,) in connection.execute("select x::text from altered order by id")]
-    conversion = ZoneConversion(before, zone)
-    converted_texts = [None if text is None else (conversion.convert(text) or b"").decode() for text in old]
-    assert dict(enumerate(converted_texts)) == dict(enumerate(new))
+    old_type, new_type = (column_type(BUILT_IN_OIDS[name], -1) for name in (before, after))
+    loaded, uncertain = convert(old_type, new_type, old, ZoneConversion(before, zone))
+    converted_texts = texts_of(new_type, loaded.array)
+    assert {**dict(enumerate(converted_texts)), **loaded.unrepresentable} == dict(enumerate(new))
+    assert not uncertain

@@ -186,7 +186,7 @@ def test_documents_are_compared_by_their_values() -> None:
         assert canonical_texts(variant, [one]) != canonical_texts(variant, [text])
     assert len(set(canonical_texts(variant, ["1", '"1"', '"1e0"', "[1]", "null", "true", "10"]))) == 7
     assert len(set(canonical_texts(variant, ["0", "0.00", "-0", "0e5"]))) == 1
-    assert canonical_texts(variant, ["{"]) == ["{"]
+    assert canonical_texts(variant, ["{", f"1e{9**30}"]) == ["{", f"1e{9**30}"]
     assert column_type(JSONB, -1, NO_USER_TYPES).storage.value == "plain"
 
 
