@@ -5,7 +5,6 @@ Each public name is imported on first use, so `import pgoutput_etl` starts neith
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -81,27 +80,68 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
+_NAMES = {
+    "answers.export.report": ["ExportSummary", "print_export"],
+    "answers.export.request": ["ExportRequest"],
+    "answers.export.run": ["export"],
+    "answers.inspection_report": ["print_report"],
+    "answers.moment.bisect": ["FirstCommit", "bisect"],
+    "answers.moment.read": ["read_at"],
+    "answers.moment.show": ["show"],
+    "answers.status.report": ["Status", "print_status"],
+    "answers.status.request": ["StatusRequest"],
+    "answers.status.run": ["status"],
+    "answers.undo.report": ["UndoSummary", "print_undo"],
+    "answers.undo.request": ["UndoRequest"],
+    "answers.undo.run": ["undo"],
+    "answers.verify.report": ["VerifySummary", "print_verification"],
+    "answers.verify.request": ["VerifyRequest"],
+    "compression": ["decompress"],
+    "config.settings": ["Config", "load_config"],
+    "datasource.source": ["register"],
+    "errors": ["PgoutputEtlError"],
+    "explore.archive": ["read_archive"],
+    "inspection.report_model": ["ArchiveReport"],
+    "inspection.run": ["inspect"],
+    "ledger.as_of": ["consistent_points", "tables_at"],
+    "lsn": ["format_lsn", "parse_lsn"],
+    "protocol.decoder": ["decode"],
+    "protocol.framing": ["Framing", "detect", "frames"],
+    "replay.mirror": ["Replay"],
+    "spark.session": ["start_session"],
+    "types": ["column_type", "load_text"],
+    "work.backfill.report": ["BackfillSummary", "print_backfill"],
+    "work.backfill.request": ["BackfillRequest"],
+    "work.backfill.run": ["backfill"],
+    "work.erasure.report": ["ForgetSummary", "ProofSummary", "print_forget"],
+    "work.erasure.request": ["ForgetRequest"],
+    "work.erasure.run": ["forget"],
+    "work.files.pipeline": ["apply"],
+    "work.files.report": ["RunSummary", "print_summary"],
+    "work.plan.report": ["PlanSummary", "print_plan"],
+    "work.plan.run": ["plan"],
+    "work.snapshot.report": ["SnapshotSummary", "print_snapshot"],
+    "work.snapshot.request": ["SnapshotRequest"],
+    "work.snapshot.run": ["snapshot"],
+    "work.snapshot.settled": ["verify"],
+    "work.start.report": ["StartSummary", "print_start"],
+    "work.start.request": ["StartRequest"],
+    "work.start.run": ["start"],
+    "work.upkeep.report": ["MaintainSummary", "print_maintenance"],
+    "work.upkeep.request": ["MaintainRequest"],
+    "work.upkeep.run": ["maintain"],
+}
 
-@cache
-def _modules() -> dict[str, str]:
-    """The module of each public name, from the imports above."""
-    import ast
-    import pkgutil
-
-    source = pkgutil.get_data(__name__, "__init__.py")
-    imports = (node for node in ast.walk(ast.parse(source or "")) if isinstance(node, ast.ImportFrom))
-    own = (node for node in imports if (node.module or "").startswith(f"{__name__}."))
-    return {alias.name: node.module or "" for node in own for alias in node.names}
-
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 if not TYPE_CHECKING:  # otherwise, any name would seem to be in the package
 
     def __getattr__(name: str) -> Any:
-        if name not in _modules():
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_modules()[name]), name)
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
-        return [*globals(), *_modules()]
+        return [*globals(), *_MODULES]

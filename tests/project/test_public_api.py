@@ -17,7 +17,7 @@ import pgoutput_etl as pg
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "pgoutput_etl" / "__init__.py").read_text()
-NAMES = sorted(pg._modules())
+NAMES = sorted(pg._MODULES)
 
 
 def declared() -> set[tuple[str, str]]:
@@ -47,6 +47,10 @@ def test_a_name_is_the_one_that_type_checkers_see(name: str) -> None:
     modules = {module for module, imported in declared() if imported == name}
     assert [getattr(sys.modules[module], name) is value for module in modules] == [True]
     assert inspect.getdoc(value), "no docstring, so nothing on its page"
+
+
+def test_type_checkers_see_no_other_name() -> None:
+    assert {name for module, name in declared() if module.startswith("pgoutput_etl")} == set(NAMES)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
