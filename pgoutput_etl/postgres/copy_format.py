@@ -4,7 +4,7 @@
     binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
     csv      COPY … WITH (FORMAT csv, HEADER)
 
-`…_spans` also yield where each row begins and ends, in bytes.
+`…_spans` yield where each row begins and ends, in bytes, with its fields.
 
 `tuple_of` turns fields into TupleData, so rows in files are decoded like replicated rows. Errors name the file, the
 row, and the offset, but never values.
@@ -28,6 +28,7 @@ Field = bytes | None
 
 Fields = Sequence[Field]
 
+Span = tuple[int, int, Fields]  # where a row begins and ends, in bytes, and its fields
 
 _END_OF_TEXT = b"\\."
 
@@ -46,12 +47,7 @@ def tuple_of(fields: Fields, kind: bytes) -> bytes:
     return b"".join(parts)
 
 
-def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """The rows. Raises ArchiveError for a row of another width."""
-    return (fields for _, _, fields in text_spans(data, path, width))
-
-
-def text_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int, list[Field]]]:
+def text_spans(data: bytes, path: str, width: int) -> Iterator[Span]:
     """Rows up to the end mark `\\.` or the end of the file. Raises ArchiveError for a row of another width."""
     begin = number = 0
     while begin < len(data):
@@ -95,12 +91,8 @@ def text_line(texts: Iterable[str | None]) -> str:
     return "\t".join(r"\N" if text is None else text.translate(_ESCAPES) for text in texts)
 
 
-def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """The rows. Raises ArchiveError for a file in another format, a truncated one, or a row of another width."""
-    return (fields for _, _, fields in binary_spans(data, path, width))
-
-
-def binary_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int, list[Field]]]:
+def binary_spans(data: bytes, path: str, width: int) -> Iterator[Span]:
+    """Raises ArchiveError for a file in another format, a truncated one, or a row of another width."""
     view = memoryview(data)
     position = _binary_header(view, path)
     number = 0

@@ -41,8 +41,8 @@ from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.kinds.snapshot_load import types_with, with_snapshot
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder, UnfinishedLoad
 from pgoutput_etl.work.snapshot.load_progress import LoadProgress
-from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.sources import Dump, Inserts, RowFiles, SnapshotServer, row_files
 
 # Spark reads a row group at once, so this limits the memory of a task that reads staged blocks: to 32 MB, unless rows
 # are larger than a block. And a file seldom has blocks of two tables, so a task that reads one table skips the others'.
@@ -208,8 +208,8 @@ class Staging:
         return self.archive.config.rule_for(relation.namespace, relation.name).skip
 
     def _stage_files(self, path: str) -> StagedTables:
-        request, files = self.request, self._files()
-        catalog = self._catalog()
+        request, catalog = self.request, self._catalog()
+        files = row_files(self.spark, request.format, request.files or "", request.columns)
         names = self._names(files, catalog)
         left_out: tuple[TableSummary, ...] = ()
         if isinstance(files, Dump):
@@ -227,10 +227,12 @@ class Staging:
 
         def stage(group: Sequence[Relation]) -> None:
             [relation] = group
-            self.progress(f"reading {relation.namespace}.{relation.name}")
+            self.progress(f"reading {relation.full_name}")
+            inserts = Inserts(relation, lsn, at, self._version(relation, policy))
             try:
                 with copy_errors(), reading_files():
-                    self._write(path, files.blocks(Inserts(relation, lsn, at, self._version(relation, policy))))
+                    rows = files.of_table(relation.full_name, [column.name for column in relation.columns])
+                    self._write(path, rows.blocks(self.spark, inserts))
             except (ArchiveError, ConfigError) as error:
                 if len(relations) == 1:
                     raise
@@ -274,16 +276,6 @@ class Staging:
         tables = ((dump.tables[name], root) for name, root in roots.items())
         left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, root)) for t, root in tables)
         return [name for name in names if name not in roots], tuple(left)
-
-    def _files(self) -> RowFiles:
-        path = self.request.files or ""
-        match self.request.format:
-            case RowFormat.CSV:
-                return CsvFiles(self.spark, path)
-            case RowFormat.BINARY:
-                return BinaryFiles(self.spark, path, self.request.columns)
-            case RowFormat.DUMP:
-                return Dump(self.spark, path)
 
     def _catalog(self) -> Catalog | None:
         path = self.request.catalog
