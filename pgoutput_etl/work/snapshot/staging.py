@@ -96,7 +96,7 @@ class Staging:
             source = SnapshotServer(self.spark, moment, request)
             tables = source.catalog.tables
             if not request.allows_missing:
-                matching_names(request.tables, [t.full_name for t in tables], "no publication of the server")
+                matching_names(request.tables, [t.relation.full_name for t in tables], "no publication of the server")
             begun, wanted = self._unfinished([t.relation for t in tables if not self._is_skipped(t.relation)])
             parts = [[[relation] for relation in wanted]]
             if not request.repair:
@@ -165,7 +165,7 @@ class Staging:
 
         unread = self._stage_all(groups, repair if request.repair else load)
         unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
-        skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
+        skipped = [t.relation.full_name for t in catalog.tables if self._is_skipped(t.relation)]
         described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
         order = SnapshotOrder(moment.lsn, source.time, path, *described)
         # Storage may have a write of which it reported a failure, so rows that were read twice may be there twice.
@@ -187,7 +187,7 @@ class Staging:
                     unread |= self._stage_all((group[:middle], group[middle:]), stage)
                     continue
                 [relation] = group
-                step = f"reading {relation.namespace}.{relation.name}"
+                step = f"reading {relation.full_name}"
                 unread[relation.oid] = held_reason(error, step, str, partial(is_running, self.spark))
         return unread
 
@@ -265,7 +265,9 @@ class Staging:
     ) -> tuple[list[str], tuple[TableSummary, ...]]:
         """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
         ConfigError if no table remains."""
-        published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
+        published = set(self.archive.names)
+        if catalog is not None:
+            published = {table.relation.full_name for table in catalog.tables}
         known = {name: dump.tables[name].root or self.archive.roots.get(name) for name in names}
         roots = {name: root for name, root in known.items() if root in published}
         if roots and len(roots) == len(names):
@@ -291,7 +293,7 @@ class Staging:
         if isinstance(files, Dump):
             names, where = list(files.tables), f"{self.request.files}/toc.dat"
         elif catalog is not None:
-            names, where = [table.full_name for table in catalog.tables], "--catalog"
+            names, where = [table.relation.full_name for table in catalog.tables], "--catalog"
         else:
             names, where = list(self.archive.names), "the archive"
         return sorted(matching_names(self.request.tables, names, where))
@@ -299,7 +301,7 @@ class Staging:
     def _relation(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
         """The table as the server described it when its rows were read."""
         if catalog is not None:
-            published = next((table.relation for table in catalog.tables if table.full_name == name), None)
+            published = next((t.relation for t in catalog.tables if t.relation.full_name == name), None)
             if published is None:
                 raise ConfigError(f"--catalog: none of its publications has {name}")
             missing = [c.name for c in published.columns if columns is not None and c.name not in columns]
