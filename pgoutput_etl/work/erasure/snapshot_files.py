@@ -22,10 +22,9 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import Field
 from pgoutput_etl.types import ColumnType
-from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
+from pgoutput_etl.work.erasure.find import STORED_KEYS, Columns, row_images, stored_keys
 from pgoutput_etl.work.erasure.landing import digest
 from pgoutput_etl.work.erasure.request import SnapshotErasure
-from pgoutput_etl.work.erasure.row_images import Columns, row_images
 from pgoutput_etl.work.erasure.stored_files import StoredFiles
 from pgoutput_etl.work.snapshot.sources import Dump, TableFiles, row_files
 

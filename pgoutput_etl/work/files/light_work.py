@@ -25,7 +25,7 @@ def is_light(config: Config, is_whole: bool = False) -> bool:
             return False
         begun = Path(ledger.path, "batches", "_delta_log")
         since = max((path.stat().st_mtime for path in begun.glob("*.json")), default=0.0)
-        landed = _landed_since(landing.path, 0 if is_whole else since)
+        landed = sum(file.st_size for file in _files(landing.path) if is_whole or file.st_mtime >= since)
         return landed <= _BYTES and (not since or has_few_rows(config))
     except (OSError, PgoutputEtlError):
         return False
@@ -43,12 +43,8 @@ def has_few_rows(config: Config) -> bool:
         return False
 
 
-def _landed_since(folder: str, time: float) -> int:
-    """Bytes of files modified after `time`, in seconds since 1970. Raises OSError, including for a glob."""
-    return sum(entry.st_size for entry in _files(folder) if entry.st_mtime >= time)
-
-
 def _files(folder: str) -> Iterator[os.stat_result]:
+    """Raises OSError, including for a glob."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

@@ -200,9 +200,6 @@ class SnapshotServer:
             parts[-1].append(relation)
         return parts
 
-    def _is_small(self, relation: Relation) -> bool:
-        return self._sizes[relation.oid].bytes < _SMALL
-
     def copies(self, inserts: Inserts, ranges: KeyRanges = None, key: str = "") -> list[TableCopy]:
         """COPY statements that read the table in parallel, each with a share of the rows. ranges: limits on the column
         `key`."""
@@ -222,7 +219,7 @@ class SnapshotServer:
         """The conditions that divide a table: ranges of pages or, where the server would read the whole table for each
         of these, ranges of the key's first column if it is an integer."""
         relation, count = table.relation, self.request.connections
-        if count == 1 or self._is_small(relation):
+        if count == 1 or self._sizes[relation.oid].bytes < _SMALL:
             return ["true"]
         if not table.is_root and self.catalog.version >= _TID_RANGE_SCANS_SINCE:
             return queries.shares_of_pages(self._sizes[relation.oid].pages, count)
