@@ -120,5 +120,5 @@ def test_escapes_that_other_writers_use() -> None:
 
 
 def test_copy_with_oids_is_refused() -> None:
-    with pytest.raises(ArchiveError, match="no critical flags"):
+    with pytest.raises(ArchiveError, match="expected rows without OIDs"):
         list(binary_rows(COPY_SIGNATURE + b"\0\1\0\0" + bytes(4), "f", 1))
