@@ -70,10 +70,6 @@ class CatalogTable:
     is_unique: bool = False
     partitions: tuple[Relation, ...] = ()
 
-    @property
-    def full_name(self) -> str:
-        return f"{self.relation.namespace}.{self.relation.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Catalog:

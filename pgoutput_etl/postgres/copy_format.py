@@ -4,7 +4,7 @@
     binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
     csv      COPY … WITH (FORMAT csv, HEADER)
 
-`…_spans` also yield where each row begins and ends, in bytes.
+`…_spans` yield where each row begins and ends, in bytes, with its fields.
 
 `tuple_of` turns fields into TupleData, so rows in files are decoded like replicated rows. Errors name the file, the
 row, and the offset, but never values.
@@ -21,21 +21,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from pgoutput_etl.errors import ArchiveError, PgoutputEtlError, RowError, own_lines
-from pgoutput_etl.protocol.framing import COPY_SIGNATURE
+from pgoutput_etl.errors import ArchiveError, FramingError, PgoutputEtlError, RowError, own_lines
+from pgoutput_etl.protocol.framing import pgcopy_header
 
 Field = bytes | None
 
 Fields = Sequence[Field]
 
+Span = tuple[int, int, Fields]  # where a row begins and ends, in bytes, and its fields
 
 _END_OF_TEXT = b"\\."
 
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.)|\Z)", re.DOTALL)
 
 _CONTROLS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
-
-_HAS_OIDS = 1 << 16
 
 
 def tuple_of(fields: Fields, kind: bytes) -> bytes:
@@ -46,12 +45,7 @@ def tuple_of(fields: Fields, kind: bytes) -> bytes:
     return b"".join(parts)
 
 
-def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """The rows. Raises ArchiveError for a row of another width."""
-    return (fields for _, _, fields in text_spans(data, path, width))
-
-
-def text_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int, list[Field]]]:
+def text_spans(data: bytes, path: str, width: int) -> Iterator[Span]:
     """Rows up to the end mark `\\.` or the end of the file. Raises ArchiveError for a row of another width."""
     begin = number = 0
     while begin < len(data):
@@ -95,15 +89,13 @@ def text_line(texts: Iterable[str | None]) -> str:
     return "\t".join(r"\N" if text is None else text.translate(_ESCAPES) for text in texts)
 
 
-def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """The rows. Raises ArchiveError for a file in another format, a truncated one, or a row of another width."""
-    return (fields for _, _, fields in binary_spans(data, path, width))
-
-
-def binary_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int, list[Field]]]:
-    view = memoryview(data)
-    position = _binary_header(view, path)
-    number = 0
+def binary_spans(data: bytes, path: str, width: int) -> Iterator[Span]:
+    """Raises ArchiveError for a file in another format, a truncated one, or a row of another width."""
+    try:
+        position = pgcopy_header(data)
+    except FramingError as error:
+        raise ArchiveError(f"{path}, {error}") from None
+    view, number = memoryview(data), 0
     while True:
         (count,) = _unpack(">h", view, position, path)
         if count == -1:
@@ -126,21 +118,6 @@ def binary_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int,
             position += length
         yield begin, position, fields
         number += 1
-
-
-def _binary_header(view: memoryview, path: str) -> int:
-    """The offset of the first row."""
-    if bytes(view[: len(COPY_SIGNATURE)]) != COPY_SIGNATURE:
-        raise ArchiveError(f"{path}, offset 0: expected the signature PGCOPY of COPY … WITH (FORMAT binary)")
-    flags, extension = _unpack(">Ii", view, len(COPY_SIGNATURE), path)
-    if flags & _HAS_OIDS or flags >> 16:
-        raise ArchiveError(
-            f"{path}, offset {len(COPY_SIGNATURE)}: expected no critical flags (WITH OIDS is not supported)"
-        )
-    begin = len(COPY_SIGNATURE) + 8 + extension
-    if extension < 0 or begin > len(view):
-        raise ArchiveError(f"{path}, offset {len(COPY_SIGNATURE) + 4}: expected a header that ends within the file")
-    return begin
 
 
 def _unpack(layout: str, view: memoryview, position: int, path: str) -> tuple[int, ...]:

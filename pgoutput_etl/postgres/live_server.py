@@ -5,6 +5,7 @@ Parameters that a URL omits come from libpq's environment (PGUSER, PGPASSWORD, P
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -17,6 +18,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import Buffer, PGconn, PGresult
+from psycopg.rows import dict_row
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.error_codes import ErrorCode
@@ -25,7 +27,6 @@ from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.queries import DATABASE_BYTES, POSITION, SESSION, literal
 from pgoutput_etl.postgres.source_server import QUERY as SERVER_QUERY
 from pgoutput_etl.postgres.source_server import SourceServer
-from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -46,6 +47,13 @@ _RESOLVED = (b"service", b"servicefile")  # their parameters have been resolved 
 _PART = 1 << 22  # bytes of rows that are passed on together
 
 _CANCELED = 10  # seconds
+
+# Classes of error codes (SQLSTATE, appendix "PostgreSQL Error Codes") about connections, privileges, names, and
+# resources. Others may quote values, or texts chosen by a function of a table's owner.
+_NO_VALUES = re.compile(r"08|0A|25|28|3D|3F|42|53|54|55|57|58")
+
+# Errors specific to a table: of values, names, privileges, locks, time limits, and damaged pages.
+_OF_ONE_TABLE = re.compile(r"22|42|55P03|57014|XX00[12]")
 
 MARK = "pgoutput_etl.verify"  # prefix of a Message whose only purpose is to end a transaction
 
@@ -68,11 +76,11 @@ def server_errors(of_table: bool = False) -> Iterator[None]:
             state, text = error.sqlstate, error.diag.message_primary
             if state is None:
                 raise RunError(f"--server: the server can't be read ({str(error).splitlines()[0]})") from None
-            if has_no_values(state):
+            if _NO_VALUES.match(state):
                 refusal = RunError(f"--server: the server says: {text}")
             else:
                 refusal = RunError(f"--server: the server can't be read (SQLSTATE {state})")
-            if of_table and is_of_one_table(state):
+            if of_table and _OF_ONE_TABLE.match(state):
                 raise TableError(str(refusal)) from None
             raise refusal from None
         except UnicodeDecodeError:
@@ -104,10 +112,8 @@ def database_bytes(url: str) -> int:
 
 
 def _rows(connection: Connection, query: str) -> list[dict[str, Any]]:
-    with connection.cursor() as cursor:
-        cursor.execute(query.encode())
-        names = [column.name for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query.encode()).fetchall()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ A single query returns all of it as one JSON text. It only reads catalogs, witho
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter
 
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.partitions import described_relations, described_with_partitions
@@ -133,18 +134,7 @@ class SourceTable:
     rows_hidden: bool
     columns: tuple[str, ...]
     publications: tuple[Mapping[str, Any], ...]
-    described: tuple[Relation, ...] = ()
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> SourceTable:
-        return cls(
-            **{
-                **row,
-                "columns": tuple(row["columns"]),
-                "publications": tuple(row["publications"]),
-                "described": described_relations(row["described"]),
-            }
-        )
+    described: Annotated[tuple[Relation, ...], BeforeValidator(described_relations)] = ()
 
     @property
     def name(self) -> str:
@@ -171,7 +161,7 @@ class SourceServer:
     database: str
     user: str
     is_standby: bool
-    lsn: int
+    lsn: Annotated[int, BeforeValidator(parse_lsn)]
     wal_level: str
     max_slots: int
     max_senders: int
@@ -179,20 +169,11 @@ class SourceServer:
     may_replicate: bool
     encoding: str = "UTF8"
     sender_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    slots: tuple[ReplicationSlot, ...] = ()
-    publications: tuple[Publication, ...] = ()
+    slots: tuple[Annotated[ReplicationSlot, BeforeValidator(ReplicationSlot.of)], ...] = ()
+    publications: tuple[Annotated[Publication, BeforeValidator(Publication.of)], ...] = ()
     tables: tuple[SourceTable, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> SourceServer:
         """text: the result of QUERY."""
-        row = json.loads(text)
-        return cls(
-            **{
-                **row,
-                "lsn": parse_lsn(row["lsn"]),
-                "slots": tuple(map(ReplicationSlot.of, row["slots"])),
-                "publications": tuple(map(Publication.of, row["publications"])),
-                "tables": tuple(map(SourceTable.of, row["tables"])),
-            }
-        )
+        return TypeAdapter(cls).validate_json(text)

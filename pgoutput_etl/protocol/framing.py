@@ -159,7 +159,7 @@ def first_framing(data: bytes) -> Framing | None:
 def _may_become_pgcopy(data: bytes, begins_file: bool) -> bool:
     if begins_file:
         try:
-            data = data[_pgcopy_header(data) :]
+            data = data[pgcopy_header(data) :]
         except FramingError as error:
             return error.short
     if data[:1] == b"\xff":
@@ -213,7 +213,7 @@ def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start:
     begins_in_stream: data[start] is inside a stream segment. Only recvlogical needs this, because it finds the end of a
     message by decoding it. Raises FramingError for a frame that is incomplete or invalid.
     """
-    position = start if start or framing is not Framing.PGCOPY else _pgcopy_header(data)
+    position = start if start or framing is not Framing.PGCOPY else pgcopy_header(data)
     in_stream, ended = begins_in_stream, framing is not Framing.PGCOPY
     while position < len(data):
         frame = frame_at(data, framing, position, in_stream)
@@ -272,7 +272,7 @@ def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
     read, in_stream = 0, begins_in_stream
     refusal = None
     try:
-        position = _pgcopy_header(data) if framing is Framing.PGCOPY else 0
+        position = pgcopy_header(data) if framing is Framing.PGCOPY else 0
         while position < len(data) and read < DETECTED_FROM:
             frame = frame_at(data, framing, position, in_stream)
             if frame.has_message:
@@ -322,7 +322,7 @@ def _pgcopy(data: bytes, position: int) -> Frame:
     return Frame(position, _UINT64.unpack_from(data, position + 6)[0], start, end, end)
 
 
-def _pgcopy_header(data: bytes) -> int:
+def pgcopy_header(data: bytes) -> int:
     """The offset of the first row."""
     if not data.startswith(COPY_SIGNATURE[: max(len(data), 1)]):
         raise _refusal(0, "COPY BINARY's signature", "other bytes")

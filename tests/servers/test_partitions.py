@@ -21,7 +21,7 @@ from pgoutput_etl.postgres.source_server import QUERY, SourceServer
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.snapshot.check_report import check_server
-from pgoutput_etl.work.snapshot.checks import PROBLEM, Check, Coverage
+from pgoutput_etl.work.snapshot.checks import PROBLEM, Check
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.jobs import Job
@@ -229,7 +229,7 @@ def partition_problems(server: Server, tmp_path: Path, landing: Path, script: st
         server.psql(script)
         [[text]] = database.query(QUERY.encode(), 1)
     request = SnapshotRequest(("public.t",), server="postgresql://db/shop")
-    report = check_server(SourceServer.of(text or ""), load_config(str(path)), request, Coverage(None, None))
+    report = check_server(SourceServer.of(text or ""), load_config(str(path)), request, None)
     return [check for check in report.checks if (check.status, check.subject) == (PROBLEM, "partitions")]
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY, read_catalog
-from pgoutput_etl.postgres.copy_format import text_rows, tuple_of
+from pgoutput_etl.postgres.copy_format import tuple_of
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import BEFORE_FILES
 from pgoutput_etl.transactions.assembly import Assembly
+from tests.support.copied_rows import text_rows
 from tests.support.kept_rows import counted
 from tests.support.servers.live_writers import SETUP, TABLES, psql_with_snapshot, writers
 from tests.support.servers.postgres import Server, Version

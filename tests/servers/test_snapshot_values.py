@@ -11,10 +11,11 @@ from psycopg import sql
 
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.catalog import QUERY, read_catalog
-from pgoutput_etl.postgres.copy_format import binary_rows, csv_tuples, text_rows, tuple_of
+from pgoutput_etl.postgres.copy_format import csv_tuples, tuple_of
 from pgoutput_etl.protocol.decoder import decode, read_tuple
 from pgoutput_etl.protocol.messages import Insert, Relation, Type
 from tests.spark.load.test_type_matrix import create, fill
+from tests.support.copied_rows import binary_rows, text_rows
 from tests.support.servers.postgres import Server, Version
 from tests.support.type_cases import USER_TYPES, cases
 

@@ -276,7 +276,7 @@ class Asking:
         patterns, rule_for = self.request.tables or ["*"], self.archive.config.rule_for
         catalog = read_catalog(row["catalog"], self.request.publications, lambda name: is_chosen(name, patterns))
         tables = (t for t in catalog.tables if not rule_for(t.relation.namespace, t.relation.name).skip)
-        return {table.full_name: table for table in tables}
+        return {table.relation.full_name: table for table in tables}
 
     def _read(
         self, catalog: Mapping[str, CatalogTable], user_types: UserTypes, state: TableState

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.row_search import FoundChange, RowKey, RowSearch
+from pgoutput_etl.changes.row_search import ColumnId, FoundChange, RowImage, RowKey, RowSearch, Text
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.logical_messages import decoded
+from pgoutput_etl.types import ColumnType
+from pgoutput_etl.types.canonical_text import canonical_texts
 
 # other_keys is JSON
 _FOUND = pa.schema(
@@ -30,6 +32,8 @@ _FOUND = pa.schema(
 
 # A key of a stored row: the table's OID, and the key as JSON
 STORED_KEYS = pa.schema([("relation", pa.int64()), ("key", pa.string())])
+
+Columns = tuple[tuple[ColumnId, ColumnType], ...]  # with the types that the texts have
 
 POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offset")])
 
@@ -114,6 +118,14 @@ def _found(changes: DataFrame, searches: Mapping[int, RowSearch]) -> DataFrame:
 def _row(relation: int, change: FoundChange) -> dict[str, object]:
     own = {name: getattr(change, name) for name in _FOUND.names if name not in ("relation", "other_keys")}
     return {"relation": relation, **own, "other_keys": sorted(map(json.dumps, change.other_keys))}
+
+
+def row_images(texts: Iterable[Sequence[Text]], columns: Columns) -> Iterator[RowImage]:
+    """The images of stored rows, as a search compares them, from columns of texts."""
+    ids = [column for column, _ in columns]
+    spelled = (canonical_texts(own_type, own) for (_, own_type), own in zip(columns, texts, strict=True))
+    for row in zip(*spelled, strict=True):
+        yield dict(zip(ids, row, strict=True))
 
 
 def stored_keys(oid: int, keys: Iterable[RowKey]) -> pa.RecordBatch:

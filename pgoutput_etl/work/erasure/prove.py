@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -60,7 +59,7 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
         len(landed) + len(stored),
         sum(landed.values()) + sum(stored.values()),
         len(erasure.texts),
-        tuple(_Comparison(archive, [target.state for target in targets]).run()),
+        tuple(_compared(archive, [target.state for target in targets])),
         (*remnants, *found),
         (*remains(archive, searches.keys()), *_left_over(erasure, others)),
         others,
@@ -111,37 +110,30 @@ def _folders(archive: DeltaArchive, oids: Iterable[int]) -> list[str]:
     return [archive.ledger.root, *(folder for folder in folders if not is_within(folder, archive.ledger.root))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
+def _compared(archive: DeltaArchive, states: Sequence[TableState]) -> Iterator[ProvenTable]:
     """Compares targets with the rows that result from the archive."""
+    own = {state.oid: state for state in states if state.is_complete}
+    from_archive = {oid for oid, state in own.items() if state.snapshot is None}
+    replayed = MomentReader(archive.spark, archive).replayed(from_archive)
+    for oid, state in own.items():
+        differences = None
+        if oid in from_archive:
+            columns = table_columns(state.relation, state.retired, archive.user_types)
+            stored = tagged_target(archive.spark, state.path, columns)
+            differences = _differences(state, columns, stored, replayed.get(oid))
+        yield ProvenTable(state.full_name, differences)
 
-    archive: DeltaArchive
-    states: Sequence[TableState]
 
-    def run(self) -> Iterator[ProvenTable]:
-        own = {state.oid: state for state in self.states if state.is_complete}
-        from_archive = {oid for oid, state in own.items() if state.snapshot is None}
-        replayed = MomentReader(self.archive.spark, self.archive).replayed(from_archive)
-        for oid, state in own.items():
-            differences = None
-            if oid in from_archive:
-                stored = tagged_target(self.archive.spark, state.path, self._columns(state))
-                differences = self._differences(state, stored, replayed.get(oid))
-            yield ProvenTable(state.full_name, differences)
-
-    def _columns(self, state: TableState) -> tuple[TableColumn, ...]:
-        return table_columns(state.relation, state.retired, self.archive.user_types)
-
-    def _differences(self, state: TableState, stored: DataFrame, replayed: DataFrame | None) -> int:
-        if replayed is None:  # no committed changes
-            return stored.count()
-        texts = [self._texts(state, rows) for rows in (stored, replayed)]
-        return texts[0].exceptAll(texts[1]).count() + texts[1].exceptAll(texts[0]).count()
-
-    def _texts(self, state: TableState, rows: DataFrame) -> DataFrame:
-        columns = [ComparedColumn(c.name, c.type) for c in self._columns(state) if not c.retired]
-        others = {f"m{n}": _as_text(name) for n, name in enumerate(_added(state))}
-        return delta_texts(rows, columns, others).select(*text_names(len(columns)), *others)
+def _differences(
+    state: TableState, columns: Sequence[TableColumn], stored: DataFrame, replayed: DataFrame | None
+) -> int:
+    if replayed is None:  # no committed changes
+        return stored.count()
+    compared = [ComparedColumn(c.name, c.type) for c in columns if not c.retired]
+    others = {f"m{n}": _as_text(name) for n, name in enumerate(_added(state))}
+    names = (*text_names(len(compared)), *others)
+    texts = [delta_texts(rows, compared, others).select(*names) for rows in (stored, replayed)]
+    return texts[0].exceptAll(texts[1]).count() + texts[1].exceptAll(texts[0]).count()
 
 
 def _added(state: TableState) -> list[str]:

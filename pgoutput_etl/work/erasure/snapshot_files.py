@@ -5,17 +5,14 @@ As with landed files, every file is planned before any is changed. The plan has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from pgoutput_etl.answers.verify.row_text import copied_files, csv_header
 from pgoutput_etl.changes.row_search import RowImage, RowSearch, Text, meets_any
 from pgoutput_etl.compression import compress_like, decompress
 from pgoutput_etl.errors import ArchiveError, ConfigError
@@ -23,15 +20,13 @@ from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
+from pgoutput_etl.postgres.copy_format import Field
 from pgoutput_etl.types import ColumnType
-from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
+from pgoutput_etl.work.erasure.find import STORED_KEYS, Columns, row_images, stored_keys
 from pgoutput_etl.work.erasure.landing import digest
 from pgoutput_etl.work.erasure.request import SnapshotErasure
-from pgoutput_etl.work.erasure.row_images import Columns, row_images
 from pgoutput_etl.work.erasure.stored_files import StoredFiles
-from pgoutput_etl.work.snapshot.request import RowFormat
-from pgoutput_etl.work.snapshot.sources import Dump
+from pgoutput_etl.work.snapshot.sources import Dump, TableFiles, row_files
 
 _AT_ONCE = 10_000  # rows
 
@@ -41,8 +36,6 @@ _PLAN = pa.schema(
         ("rows", pa.list_(pa.list_(pa.int64()))),
     ]
 )
-
-Span = tuple[int, int, Sequence[Any]]  # where a row begins and ends, and its fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +58,13 @@ class CutFile:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """spans: splits a file's content into rows, with fields in the order of `columns`."""
+    """columns: of the fields in a row, in order."""
 
-    spans: Callable[[bytes, str], Iterator[Span]]
+    files: TableFiles
     columns: Columns
-    is_binary: bool
 
     def rows(self, content: bytes, path: str) -> Iterator[tuple[RowImage, tuple[int, int]]]:
-        spans = self.spans(content, path)
+        spans = self.files.spans(content, path)
         while some := list(islice(spans, _AT_ONCE)):
             texts = [
                 [self._text(fields[n], own_type) for _, _, fields in some]
@@ -81,10 +73,10 @@ class _Format:
             for image, (begin, end, _) in zip(row_images(texts, self.columns), some, strict=True):
                 yield image, (begin, end)
 
-    def _text(self, field: str | bytes | None, own_type: ColumnType) -> Text:
-        if not isinstance(field, bytes):
-            return field
-        return (own_type.binary_text(field) if self.is_binary else field).decode("utf-8", "surrogateescape")
+    def _text(self, field: Field, own_type: ColumnType) -> Text:
+        if field is None:
+            return None
+        return (own_type.binary_text(field) if self.files.is_binary else field).decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -102,13 +94,12 @@ class SnapshotFiles:
         had this name and it is unknown which one the files belong to."""
         own = {oid: searches[oid] for oid in archive.oids_by_name()[wanted.table]}
         oid = _loaded_table(archive, own, wanted)
-        names, sizes, spans = _opened(archive.spark, wanted, own[oid])
+        files = _files(archive, wanted, own[oid])
         for number, relation in reversed(list(enumerate(own[oid].versions.relations))):
-            if {column.name for column in relation.columns} == set(names):
+            if {column.name for column in relation.columns} == set(files.names):
                 typed = {name: (column_id, own_type) for name, column_id, own_type in own[oid].columns_of(number)}
-                columns = tuple(typed[name] for name in names)
-                is_binary = wanted.format is RowFormat.BINARY
-                return cls(archive, own[oid], sizes, _Format(spans, columns, is_binary))
+                columns = tuple(typed[name] for name in files.names)
+                return cls(archive, own[oid], files.sizes, _Format(files, columns))
         raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
 
     def other_keys(self) -> DataFrame:
@@ -154,29 +145,11 @@ def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotEr
     return fitting.pop()
 
 
-def _opened(
-    spark: SparkSession, wanted: SnapshotErasure, search: RowSearch
-) -> tuple[Sequence[str], Mapping[str, int], Callable[[bytes, str], Iterator[Span]]]:
-    """The column names, the files' sizes by path, and the function that reads their rows."""
-    path = wanted.path
-    match wanted.format:
-        case RowFormat.CSV:
-            return csv_header(spark, path), copied_files(spark, "--csv", path), _after_header
-        case RowFormat.DUMP:
-            dump = Dump(spark, path)
-            if wanted.table not in dump.tables:
-                raise ConfigError(f"snapshots: {path} has no rows of {wanted.table}")
-            names = dump.tables[wanted.table].columns
-            file, size = dump.file(wanted.table)
-            return names, {file: size}, partial(text_spans, width=len(names))
-        case RowFormat.BINARY:
-            latest = [column.name for column in search.versions.relations[-1].columns]
-            columns = wanted.columns or latest
-            return columns, copied_files(spark, "--copy", path), partial(binary_spans, width=len(columns))
-
-
-def _after_header(content: bytes, path: str) -> Iterator[Span]:
-    return islice(record_spans(content, path), 1, None)
+def _files(archive: DeltaArchive, wanted: SnapshotErasure, search: RowSearch) -> TableFiles:
+    files = row_files(archive.spark, wanted.format, wanted.path, wanted.columns)
+    if isinstance(files, Dump) and wanted.table not in files.tables:
+        raise ConfigError(f"snapshots: {wanted.path} has no rows of {wanted.table}")
+    return files.of_table(wanted.table, [column.name for column in search.versions.relations[-1].columns])
 
 
 def _without(stored: bytes, content: bytes, path: str, rows: Iterable[tuple[int, int]]) -> bytes:

@@ -20,8 +20,6 @@ from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import local_path
 
-RECORDED = ("offset", "consumed", "decompressed_size", "size", "prefix_hash", "head", "modified")
-
 _RECORD = pa.schema(
     [
         *((name, pa.int64()) for name in ("file", "offset", "consumed", "decompressed_size", "size")),
@@ -45,7 +43,7 @@ class StoredFiles(Protocol):
         """Raises ArchiveError for a local file with hard links: its other names would keep the old bytes."""
 
     def record(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Updates the ledger's `files` table. rows: new values of RECORDED, with `file` as the key."""
+        """Updates the ledger's `files` table. rows: new values, with `file` as the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +84,5 @@ class SparkFiles:
         target = archive.ledger.store.delta("files").alias("t")
         is_current = (F.col("t.source") == archive.ledger.source) & (F.col("t.batch") >= archive.last.since)
         target.merge(source, is_current & (F.col("t.file") == F.col("s.file"))).whenMatchedUpdate(
-            set={name: F.col(f"s.{name}") for name in RECORDED}
+            set={name: F.col(f"s.{name}") for name in _RECORD.names if name != "file"}
         ).execute()

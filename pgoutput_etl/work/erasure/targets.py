@@ -28,8 +28,7 @@ from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
 from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
-from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
-from pgoutput_etl.work.erasure.row_images import Columns, row_images
+from pgoutput_etl.work.erasure.find import STORED_KEYS, Columns, row_images, stored_keys
 
 
 @dataclass(frozen=True)

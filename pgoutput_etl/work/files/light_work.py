@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pgoutput_etl.config.object_storage import place_of
@@ -15,28 +16,22 @@ _BYTES = 1 << 24  # total size of the files as landed
 _ROWS = 1_000_000  # in all tables; a MERGE may read all of them
 
 
-def is_light(config: Config) -> bool:
+def is_light(config: Config, is_whole: bool = False) -> bool:
     """True if few bytes landed since the last batch and all tables together have few rows. False if checking this
-    without Spark isn't quick: only local storage is checked."""
-    return _is_little(config, is_whole=False)
-
-
-def is_small(config: Config) -> bool:
-    """Like `is_light`, for the whole archive."""
-    return _is_little(config, is_whole=True)
-
-
-def _is_little(config: Config, is_whole: bool) -> bool:
+    without Spark isn't quick: only local storage is checked. is_whole: counts all bytes of the archive."""
     try:
         ledger, landing = place_of(config.state.root, {}, "state.root"), place_of(config.source.landing, {}, "landing")
         if config.spark.get("spark.remote") or ledger.s3 is not None or landing.s3 is not None:
             return False
         begun = Path(ledger.path, "batches", "_delta_log")
         since = max((path.stat().st_mtime for path in begun.glob("*.json")), default=0.0)
-        landed = _landed_since(landing.path, 0 if is_whole else since)
+        landed = sum(file.st_size for file in _files(landing.path) if is_whole or file.st_mtime >= since)
         return landed <= _BYTES and (not since or has_few_rows(config))
     except (OSError, PgoutputEtlError):
         return False
+
+
+is_small = partial(is_light, is_whole=True)
 
 
 def has_few_rows(config: Config) -> bool:
@@ -48,12 +43,8 @@ def has_few_rows(config: Config) -> bool:
         return False
 
 
-def _landed_since(folder: str, time: float) -> int:
-    """Bytes of files modified after `time`, in seconds since 1970. Raises OSError, including for a glob."""
-    return sum(entry.st_size for entry in _files(folder) if entry.st_mtime >= time)
-
-
 def _files(folder: str) -> Iterator[os.stat_result]:
+    """Raises OSError, including for a glob."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
@@ -10,7 +10,6 @@ from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 
@@ -38,14 +37,10 @@ def archive_rebuild(
 ) -> Iterator[tuple[Rebuild, CommittedBlocks, list[ReadFile]]]:
     """A rebuild of these tables through the writer's last commit, with the rows that it needs and their files."""
     since = archive.since(order.since_version, oids)
-    commits = _missing_commits(oids, since, writer.last_commit_lsn)
+    bases = [since[oid].last_commit_lsn if oid in since else -1 for oid in oids]
+    commits = CommitRange(min(bases, default=-1) + 1, writer.last_commit_lsn)
     files = archive.files_with(oids, commits)
     config, tables = archive.config, archive.last.tables
     rebuild = Rebuild(config, archive.assembly, tables, since, writer.progress, writer, scratch)
     with archive.reading(files, oids, commits) as rows:
         yield rebuild, rebuild.missing_rows(rows), files
-
-
-def _missing_commits(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> CommitRange:
-    """The commits through `last` that rebuilt tables need. since: the states that tables start from."""
-    return CommitRange(min((since[oid].last_commit_lsn if oid in since else -1 for oid in oids), default=-1) + 1, last)

@@ -190,7 +190,8 @@ class Redrive(Prepared[BackfillResult]):
         held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.may_be_redriven}
         cutoffs = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
         cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in cutoffs.items()}
-        worse = {oid: state for oid, state in held.items() if _is_before(cutoffs.get(oid), state)}
+        # A rebuild would end before the current state of these tables.
+        worse = {o: state for o, state in held.items() if o in cutoffs and cutoffs[o].lsn <= state.last_commit_lsn}
         applied = [oid for oid in batch.tables if oid not in held]
         writer, since = self._writer(assembly.last_commit_lsn), archive.snapshots(held.keys() - worse.keys())
         scratch = scratch_folder(archive.config)
@@ -260,11 +261,6 @@ class Redrive(Prepared[BackfillResult]):
 def ignores_applied_files(archive: LedgerArchive) -> bool:
     """True if source.ignore names files that were applied."""
     return any(is_ignored(path, archive.config.source.ignore) for path in archive.prior_state.names.values())
-
-
-def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:
-    """True if a rebuild would end before the table's current state."""
-    return cutoff is not None and cutoff.lsn <= state.last_commit_lsn
 
 
 def _with_new_reason(result: TableResult, states: Mapping[int, TableState]) -> TableResult:

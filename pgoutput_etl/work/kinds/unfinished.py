@@ -21,32 +21,29 @@ from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
 def unfinished_work(world: World, batch: Batch, progress: Progress) -> Work[object]:
     """The work of a batch that a dead run began. Raises RunError if this run can't finish it: it erases rows, which
     takes the request, or it began with another configuration."""
-    order = json.loads(batch.work or "")
-    if "erasure" in order:
+    text = batch.work or ""
+    stored = json.loads(text)
+    if "erasure" in stored:
         raise unfinished_erasure(batch)
-    unfinished = _unfinished_snapshot if "snapshot" in order else _unfinished_backfill
-    return unfinished(world, batch, progress)
+    archive = world.archive_of(batch)
+    work: Work[object]
+    if "snapshot" in stored:
+        load = SnapshotOrder.from_json(text)
+        names = {(relation.namespace, relation.name) for relation in load.relations}
+        work = SnapshotLoad(world, archive, load, progress)
+    else:
+        order = BackfillOrder.from_json(text)
+        oids = {*batch.tables, *archive.relations.oids()} if order.anew else {*order.oids}
+        names = names_of(archive.relations, batch.tables, oids)
+        work = backfill_work(archive, world.targets, order, progress)
+    refuse_other_settings(batch.settings, world.config, names, batch.number, may_skip=False)
+    return work
 
 
 def backfill_work(
     archive: LedgerArchive, targets: Targets, order: BackfillOrder, progress: Progress
 ) -> Work[BackfillResult]:
     return (Redrive if order.anew else InPlaceBackfill)(archive, targets, order, progress)
-
-
-def _unfinished_backfill(world: World, batch: Batch, progress: Progress) -> Work[object]:
-    archive, order = world.archive_of(batch), BackfillOrder.from_json(batch.work or "")
-    oids = {*batch.tables, *archive.relations.oids()} if order.anew else {*order.oids}
-    names = names_of(archive.relations, batch.tables, oids)
-    refuse_other_settings(batch.settings, world.config, names, batch.number, may_skip=False)
-    return backfill_work(archive, world.targets, order, progress)
-
-
-def _unfinished_snapshot(world: World, batch: Batch, progress: Progress) -> Work[object]:
-    order = SnapshotOrder.from_json(batch.work or "")
-    names = [(relation.namespace, relation.name) for relation in order.relations]
-    refuse_other_settings(batch.settings, world.config, names, batch.number, may_skip=False)
-    return SnapshotLoad(world, world.archive_of(batch), order, progress)
 
 
 def unfinished_erasure(batch: Batch) -> RunError:

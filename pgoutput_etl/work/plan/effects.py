@@ -46,7 +46,7 @@ def change_counts(changes: TableChanges) -> dict[str, int]:
 def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> PlannedTable:
     """Counts the effects on one table. A table that fails because of its own rows is reported as held."""
     relation = task.shape.relation
-    progress(f"counting {relation.namespace}.{relation.name}: {counted(task.changes.total, 'change')}")
+    progress(f"counting {relation.full_name}: {counted(task.changes.total, 'change')}")
     table = PlannedTable(
         relation.namespace,
         relation.name,

@@ -10,7 +10,8 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.postgres.source_server import SourceServer
-from pgoutput_etl.work.snapshot.checks import OK, PROBLEM, Check, Checklist, Coverage
+from pgoutput_etl.transactions.statistics import CommitRange
+from pgoutput_etl.work.snapshot.checks import OK, PROBLEM, Check, Checklist
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 
@@ -35,9 +36,11 @@ class CheckReport:
         return summary_json(self)
 
 
-def check_server(server: SourceServer, config: Config, request: SnapshotRequest, coverage: Coverage) -> CheckReport:
+def check_server(
+    server: SourceServer, config: Config, request: SnapshotRequest, applied: CommitRange | None
+) -> CheckReport:
     commands = Commands(config, request, server.version, server.is_standby)
-    checklist = Checklist(server, request, coverage, commands)
+    checklist = Checklist(server, request, applied, commands)
     checks = checklist.run()
     slot = request.slot or next((slot.name for slot in checklist.slots), DEFAULT_NAME)
     steps = [step for check in checks for step in check.steps]

@@ -19,6 +19,7 @@ from pgoutput_etl.postgres.source_server import ReplicationSlot, SourceServer, S
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.partitions import check_identities, of_columns, own_key
 from pgoutput_etl.targets.condition import named
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 
@@ -39,19 +40,11 @@ class Check:
     loses_rows: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The LSNs of the archive's first and last applied commits; None if there are none."""
-
-    first: int | None
-    last: int | None
-
-
 def order_problem(
-    lsn: int, slot_lsn: int | None, confirmed: int | None, first_commit: int | None, apply: str
+    lsn: int, slot_lsn: int | None, confirmed: int | None, applied: CommitRange | None, apply: str
 ) -> str | None:
     """The reason why rows as of an LSN may be older than the slot, or None. slot_lsn: returned when the slot was
-    created; confirmed: by its receiver. apply: the command that applies landed files."""
+    created; confirmed: by its receiver. applied: the archive's commits. apply: the command that applies files."""
     if slot_lsn is not None:
         if lsn >= slot_lsn:
             return None
@@ -59,7 +52,8 @@ def order_problem(
             f"the rows are as of LSN {format_lsn(lsn)}, but the slot was created later, at {format_lsn(slot_lsn)}: "
             "commits in between are in neither. Take the rows again"
         )
-    known = [at for at in (confirmed, first_commit) if at is not None]
+    known = [] if confirmed is None else [confirmed]
+    known += [] if applied is None else [applied.first]
     if any(lsn >= at for at in known):
         return None
     if not known:
@@ -77,11 +71,12 @@ def order_problem(
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """commands: for the same request."""
+    """applied: from the archive's first to its last applied commit; None if there are none. commands: for the same
+    request."""
 
     server: SourceServer
     request: SnapshotRequest
-    coverage: Coverage
+    applied: CommitRange | None
     commands: Commands
 
     def run(self) -> tuple[Check, ...]:
@@ -212,7 +207,7 @@ class Checklist:
             "create the publication, as a superuser or the tables' owner",
             f"CREATE PUBLICATION {identifier(name)} FOR {content}",
         )
-        unused = [slot for slot in self.slots if not self.coverage.last and not slot.is_active]
+        unused = [slot for slot in self.slots if self.applied is None and not slot.is_active]
         again = [
             LoadStep("create the slot again: it began before its publication", command)
             for slot in unused
@@ -366,16 +361,16 @@ class Checklist:
         return Check(PROBLEM, "slot", problem, steps, loses_rows=True)
 
     def _position(self) -> Iterator[Check]:
-        server, lsn, last = self.server, self.request.lsn, self.coverage.last
-        if last is not None and last > server.lsn:
+        server, lsn, applied = self.server, self.request.lsn, self.applied
+        if applied is not None and applied.last > server.lsn:
             text = (
                 f"the server's WAL ends at {format_lsn(server.lsn)}, before the archive's last commit at "
-                f"{format_lsn(last)}: this is not the server of the archive, or it was restored"
+                f"{format_lsn(applied.last)}: this is not the server of the archive, or it was restored"
             )
             yield Check(PROBLEM, "archive", text, loses_rows=True)
             return
-        if last is not None:
-            yield Check(OK, "archive", f"applied through {format_lsn(last)}")
+        if applied is not None:
+            yield Check(OK, "archive", f"applied through {format_lsn(applied.last)}")
         if lsn is None:
             return
         if lsn > server.lsn:
@@ -383,9 +378,7 @@ class Checklist:
             yield Check(PROBLEM, "snapshot LSN", text, loses_rows=True)
             return
         confirmed = max((slot.confirmed for slot in self.slots if slot.confirmed is not None), default=None)
-        problem = order_problem(
-            lsn, self.request.slot_lsn, confirmed, self.coverage.first, self.commands.apply().command
-        )
+        problem = order_problem(lsn, self.request.slot_lsn, confirmed, applied, self.commands.apply().command)
         if problem is None:
             yield Check(OK, "snapshot LSN", f"{format_lsn(lsn)} is not before the slot's beginning")
         else:
@@ -397,4 +390,4 @@ def _names(tables: Iterable[SourceTable]) -> str:
 
 
 def _sql_name(table: SourceTable) -> str:
-    return f"{identifier(table.schema)}.{identifier(table.table)}"
+    return qualified(table.schema, table.table)

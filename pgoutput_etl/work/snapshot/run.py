@@ -22,7 +22,7 @@ from pgoutput_etl.work.kinds.snapshot_load import SnapshotLoad, SnapshotResult
 from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
 from pgoutput_etl.work.kinds.unfinished import unfinished_work
 from pgoutput_etl.work.snapshot.check_report import CheckReport, check_server
-from pgoutput_etl.work.snapshot.checks import OK, Coverage, order_problem
+from pgoutput_etl.work.snapshot.checks import OK, order_problem
 from pgoutput_etl.work.snapshot.report import LoadedTable, SnapshotSummary
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.staging import StagedTables, Staging
@@ -171,19 +171,14 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
 def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
     from pgoutput_etl.postgres.live_server import source_server  # needs psycopg, from an extra
 
-    return check_server(source_server(request.url), archive.config, request, _coverage(archive))
-
-
-def _coverage(archive: LedgerArchive) -> Coverage:
-    commits = archive.commits
-    return Coverage(None, None) if commits is None else Coverage(commits.first, commits.last)
+    return check_server(source_server(request.url), archive.config, request, archive.commits)
 
 
 def _refuse_lost_rows(archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
     """Returns remarks about the server. Raises ConfigError if rows and archive don't fit together."""
     if request.server is None:
         apply = job_line(archive.config, "apply")
-        problem = order_problem(request.lsn or 0, request.slot_lsn, None, _coverage(archive).first, apply)
+        problem = order_problem(request.lsn or 0, request.slot_lsn, None, archive.commits, apply)
         if problem is not None:
             raise ConfigError(f"--lsn: loading now would lose rows: {problem}")
         return ()

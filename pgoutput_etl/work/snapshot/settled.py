@@ -127,47 +127,36 @@ class SettledRepair:
         found: Mapping[str, SettledTable],
         archive: LedgerArchive,
     ) -> StagedTables:
-        at = microseconds_of(datetime.fromisoformat(answer.at))
-        with staged_folder(archive) as path:
-            order = SnapshotOrder(archive.last.last_commit_lsn + 1, at, path, ())
-            repairs = self._staged(answer, tables, found, archive, order)
-        relations = tuple(as_sent(archive.last.tables[oid].relation) for oid in repairs)
-        return StagedTables(replace(order, relations=relations, repairs=repairs), (), ())
-
-    def _staged(
-        self,
-        answer: ServerAnswer,
-        tables: Sequence[VerifiedTable],
-        found: Mapping[str, SettledTable],
-        archive: LedgerArchive,
-        order: SnapshotOrder,
-    ) -> dict[int, Repair]:
+        """Writes the rows that differ. `_outcomes` has the tables' outcomes then."""
         self._outcomes.clear()
         named, before = named_states(self.config, archive.last.tables), archive.ledger.batches.states_at(answer.lsn - 1)
+        at = microseconds_of(datetime.fromisoformat(answer.at))
         states = [replace(one.side.state, last_commit_lsn=answer.lsn - 1) for one in found.values()]
-        changed = ChangedKeys.after(self.spark, archive, states, self.progress)
-        tables = self._concerned(tables, named)
+        tables, repairs = self._concerned(tables, named), dict[int, Repair]()
+        with staged_folder(archive) as path:
+            order = SnapshotOrder(archive.last.last_commit_lsn + 1, at, path, ())
+            changed = ChangedKeys.after(self.spark, archive, states, self.progress)
 
-        def changed_rows(table: VerifiedTable) -> _Outcome:
-            return self._changed(table, named[table.full_name], found.get(table.full_name), changed, order)
+            def changed_rows(table: VerifiedTable) -> _Outcome:
+                return self._changed(table, named[table.full_name], found.get(table.full_name), changed, order)
 
-        pool = TablePool.of(self.spark, self.config.merge.parallel_tables, "comparing the rows of", self.progress)
-        outcomes = pool.map(tables, lambda table: table.full_name, changed_rows)
-        repairs: dict[int, Repair] = {}
-        for table, outcome in zip(tables, outcomes, strict=True):
-            now = named[table.full_name]
-            is_whole = not (outcome.left or table.rows_unread or table.unknown or table.not_compared)
-            is_whole = is_whole and not table.ranges_skipped
-            is_whole = is_whole and _known(before.states.get(now.oid)) == _known(now)
-            if outcome.why_not is None and (outcome.rows or is_whole):
-                repairs[now.oid] = Repair(now.version, (), is_whole)
-            if table.differing or now.oid in repairs:
-                self._outcomes[table.full_name] = outcome
-        messages = [outcome.messages for outcome in self._outcomes.values() if outcome.messages is not None]
-        if messages:
-            blocks = blocks_of(reduce(DataFrame.unionByName, messages), BlockKind.CHANGE)
-            blocks.write.format("delta").save(order.staged)
-        return repairs
+            pool = TablePool.of(self.spark, self.config.merge.parallel_tables, "comparing the rows of", self.progress)
+            outcomes = pool.map(tables, lambda table: table.full_name, changed_rows)
+            for table, outcome in zip(tables, outcomes, strict=True):
+                now = named[table.full_name]
+                is_whole = not (outcome.left or table.rows_unread or table.unknown or table.not_compared)
+                is_whole = is_whole and not table.ranges_skipped
+                is_whole = is_whole and _known(before.states.get(now.oid)) == _known(now)
+                if outcome.why_not is None and (outcome.rows or is_whole):
+                    repairs[now.oid] = Repair(now.version, (), is_whole)
+                if table.differing or now.oid in repairs:
+                    self._outcomes[table.full_name] = outcome
+            messages = [outcome.messages for outcome in self._outcomes.values() if outcome.messages is not None]
+            if messages:
+                blocks = blocks_of(reduce(DataFrame.unionByName, messages), BlockKind.CHANGE)
+                blocks.write.format("delta").save(path)
+        relations = tuple(as_sent(archive.last.tables[oid].relation) for oid in repairs)
+        return StagedTables(replace(order, relations=relations, repairs=repairs), (), ())
 
     def _concerned(self, tables: Sequence[VerifiedTable], named: Mapping[str, TableState]) -> list[VerifiedTable]:
         """The tables that differ, or have a condition that a comparison may end."""

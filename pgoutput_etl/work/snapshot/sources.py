@@ -24,7 +24,7 @@ from pgoutput_etl.ingest.listing import size_limit, sizes_of
 from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.catalog import QUERY, Catalog, CatalogTable, read_catalog
-from pgoutput_etl.postgres.copy_format import Fields, binary_rows, csv_tuples, records, text_rows, tuple_of
+from pgoutput_etl.postgres.copy_format import Span, binary_spans, csv_tuples, record_spans, text_spans, tuple_of
 from pgoutput_etl.postgres.dump import DumpedTable, read_toc
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.blocks import BLOCK_BYTES, BLOCK_SCHEMA, BlockKind
@@ -33,7 +33,7 @@ from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.workers import freeze_modules
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges
 from pgoutput_etl.timestamps import microseconds_of
-from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 
 if TYPE_CHECKING:
     from pgoutput_etl.postgres.live_server import ServerMoment
@@ -66,8 +66,33 @@ class RowFiles(Protocol):
     def names(self, table: str) -> list[str] | None:
         """Column names of schema.table in any order, or None if the files don't contain them."""
 
-    def blocks(self, inserts: Inserts) -> DataFrame:
-        """The table's rows, with BLOCK_SCHEMA."""
+    def of_table(self, table: str, columns: Sequence[str], /) -> TableFiles:
+        """The files of schema.table. columns: the table's, for files that don't name theirs. Raises ConfigError."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files of one table. sizes: in bytes, by path. names: of a row's fields. spans: splits a file's content into
+    rows. is_binary: values are in PostgreSQL's binary format."""
+
+    sizes: Mapping[str, int]
+    names: Sequence[str]
+    spans: Callable[[bytes, str], Iterator[Span]]
+    is_binary: bool = False
+
+    def blocks(self, spark: SparkSession, inserts: Inserts) -> DataFrame:
+        """The rows, with BLOCK_SCHEMA."""
+        limit, positions = size_limit(spark), [self.names.index(column.name) for column in inserts.relation.columns]
+        spans, kind = self.spans, b"b" if self.is_binary else b"t"
+
+        def tuples(files: Iterator[tuple[str, bytes]]) -> Iterator[tuple[Inserts, pa.Array]]:
+            for path, content in files:
+                rows = spans(decompress(content, path, limit), path)
+                while batch := list(islice(rows, _BATCH_ROWS)):
+                    sent = [tuple_of([fields[position] for position in positions], kind) for _, _, fields in batch]
+                    yield inserts, pa.array(sent, pa.binary())
+
+        return map_files(spark, self.sizes, lambda files: _blocks(tuples(files)), BLOCK_SCHEMA, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +200,6 @@ class SnapshotServer:
             parts[-1].append(relation)
         return parts
 
-    def _is_small(self, relation: Relation) -> bool:
-        return self._sizes[relation.oid].bytes < _SMALL
-
     def copies(self, inserts: Inserts, ranges: KeyRanges = None, key: str = "") -> list[TableCopy]:
         """COPY statements that read the table in parallel, each with a share of the rows. ranges: limits on the column
         `key`."""
@@ -197,7 +219,7 @@ class SnapshotServer:
         """The conditions that divide a table: ranges of pages or, where the server would read the whole table for each
         of these, ranges of the key's first column if it is an integer."""
         relation, count = table.relation, self.request.connections
-        if count == 1 or self._is_small(relation):
+        if count == 1 or self._sizes[relation.oid].bytes < _SMALL:
             return ["true"]
         if not table.is_root and self.catalog.version >= _TID_RANGE_SCANS_SINCE:
             return queries.shares_of_pages(self._sizes[relation.oid].pages, count)
@@ -254,9 +276,8 @@ class CsvFiles:
     def names(self, _: str) -> list[str] | None:
         return self.header
 
-    def blocks(self, inserts: Inserts) -> DataFrame:
-        sizes = copied_files(self.spark, "--csv", self.path)
-        return _file_blocks(self.spark, sizes, _csv_rows, self.header, inserts, b"t")
+    def of_table(self, *_: object) -> TableFiles:
+        return TableFiles(copied_files(self.spark, "--csv", self.path), self.header, _csv_spans)
 
 
 @dataclass(frozen=True)
@@ -270,11 +291,9 @@ class BinaryFiles:
     def names(self, _: str) -> list[str] | None:
         return list(self.columns) or None
 
-    def blocks(self, inserts: Inserts) -> DataFrame:
-        names = list(self.columns) or [column.name for column in inserts.relation.columns]
-        read = partial(binary_rows, width=len(names))
-        sizes = copied_files(self.spark, "--copy", self.path)
-        return _file_blocks(self.spark, sizes, read, names, inserts, b"b")
+    def of_table(self, _: str, columns: Sequence[str]) -> TableFiles:
+        names, sizes = self.columns or columns, copied_files(self.spark, "--copy", self.path)
+        return TableFiles(sizes, names, partial(binary_spans, width=len(names)), is_binary=True)
 
 
 @dataclass(frozen=True)
@@ -303,7 +322,7 @@ class Dump:
     def names(self, table: str) -> list[str] | None:
         return list(self.tables[table].columns)
 
-    def file(self, name: str) -> tuple[str, int]:
+    def _file(self, name: str) -> tuple[str, int]:
         """The path and size of the file with the rows of schema.table. Raises ConfigError."""
         table = self.tables[name]
         path, size = next(
@@ -319,34 +338,22 @@ class Dump:
             )
         return path, size
 
-    def blocks(self, inserts: Inserts) -> DataFrame:
-        name = f"{inserts.relation.namespace}.{inserts.relation.name}"
-        table, (path, size) = self.tables[name], self.file(name)
-        read = partial(text_rows, width=len(table.columns))
-        return _file_blocks(self.spark, {path: size}, read, table.columns, inserts, b"t")
+    def of_table(self, table: str, _: Sequence[str]) -> TableFiles:
+        names, (path, size) = self.tables[table].columns, self._file(table)
+        return TableFiles({path: size}, names, partial(text_spans, width=len(names)))
 
 
-def _csv_rows(data: bytes, path: str) -> Iterator[Fields]:
-    texts = islice(records(data, path), 1, None)  # without the header
-    return ([None if text is None else text.encode() for text in row] for row in texts)
+def row_files(spark: SparkSession, row_format: RowFormat, path: str, columns: tuple[str, ...]) -> RowFiles:
+    """columns: those of binary files, in order; empty if they are the table's."""
+    match row_format:
+        case RowFormat.CSV:
+            return CsvFiles(spark, path)
+        case RowFormat.BINARY:
+            return BinaryFiles(spark, path, columns)
+        case RowFormat.DUMP:
+            return Dump(spark, path)
 
 
-def _file_blocks(
-    spark: SparkSession,
-    sizes: Mapping[str, int],
-    read: Callable[[bytes, str], Iterator[Fields]],
-    names: Sequence[str],
-    inserts: Inserts,
-    kind: bytes,
-) -> DataFrame:
-    """sizes: of the files, by path. names: of a row's fields. kind: the format of the tuple's values, b"b" or b"t"."""
-    limit, positions = size_limit(spark), [names.index(column.name) for column in inserts.relation.columns]
-
-    def tuples(files: Iterator[tuple[str, bytes]]) -> Iterator[tuple[Inserts, pa.Array]]:
-        for path, content in files:
-            rows = read(decompress(content, path, limit), path)
-            while batch := list(islice(rows, _BATCH_ROWS)):
-                sent = [tuple_of([fields[position] for position in positions], kind) for fields in batch]
-                yield inserts, pa.array(sent, pa.binary())
-
-    return map_files(spark, sizes, lambda files: _blocks(tuples(files)), BLOCK_SCHEMA, sizes)
+def _csv_spans(data: bytes, path: str) -> Iterator[Span]:
+    for begin, end, record in islice(record_spans(data, path), 1, None):  # without the header
+        yield begin, end, [None if text is None else text.encode() for text in record]

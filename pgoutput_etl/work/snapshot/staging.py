@@ -41,8 +41,8 @@ from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.kinds.snapshot_load import types_with, with_snapshot
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder, UnfinishedLoad
 from pgoutput_etl.work.snapshot.load_progress import LoadProgress
-from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.sources import Dump, Inserts, RowFiles, SnapshotServer, row_files
 
 # Spark reads a row group at once, so this limits the memory of a task that reads staged blocks: to 32 MB, unless rows
 # are larger than a block. And a file seldom has blocks of two tables, so a task that reads one table skips the others'.
@@ -96,7 +96,7 @@ class Staging:
             source = SnapshotServer(self.spark, moment, request)
             tables = source.catalog.tables
             if not request.allows_missing:
-                matching_names(request.tables, [t.full_name for t in tables], "no publication of the server")
+                matching_names(request.tables, [t.relation.full_name for t in tables], "no publication of the server")
             begun, wanted = self._unfinished([t.relation for t in tables if not self._is_skipped(t.relation)])
             parts = [[[relation] for relation in wanted]]
             if not request.repair:
@@ -165,7 +165,7 @@ class Staging:
 
         unread = self._stage_all(groups, repair if request.repair else load)
         unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
-        skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
+        skipped = [t.relation.full_name for t in catalog.tables if self._is_skipped(t.relation)]
         described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
         order = SnapshotOrder(moment.lsn, source.time, path, *described)
         # Storage may have a write of which it reported a failure, so rows that were read twice may be there twice.
@@ -187,7 +187,7 @@ class Staging:
                     unread |= self._stage_all((group[:middle], group[middle:]), stage)
                     continue
                 [relation] = group
-                step = f"reading {relation.namespace}.{relation.name}"
+                step = f"reading {relation.full_name}"
                 unread[relation.oid] = held_reason(error, step, str, partial(is_running, self.spark))
         return unread
 
@@ -208,8 +208,8 @@ class Staging:
         return self.archive.config.rule_for(relation.namespace, relation.name).skip
 
     def _stage_files(self, path: str) -> StagedTables:
-        request, files = self.request, self._files()
-        catalog = self._catalog()
+        request, catalog = self.request, self._catalog()
+        files = row_files(self.spark, request.format, request.files or "", request.columns)
         names = self._names(files, catalog)
         left_out: tuple[TableSummary, ...] = ()
         if isinstance(files, Dump):
@@ -227,10 +227,12 @@ class Staging:
 
         def stage(group: Sequence[Relation]) -> None:
             [relation] = group
-            self.progress(f"reading {relation.namespace}.{relation.name}")
+            self.progress(f"reading {relation.full_name}")
+            inserts = Inserts(relation, lsn, at, self._version(relation, policy))
             try:
                 with copy_errors(), reading_files():
-                    self._write(path, files.blocks(Inserts(relation, lsn, at, self._version(relation, policy))))
+                    rows = files.of_table(relation.full_name, [column.name for column in relation.columns])
+                    self._write(path, rows.blocks(self.spark, inserts))
             except (ArchiveError, ConfigError) as error:
                 if len(relations) == 1:
                     raise
@@ -263,7 +265,9 @@ class Staging:
     ) -> tuple[list[str], tuple[TableSummary, ...]]:
         """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
         ConfigError if no table remains."""
-        published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
+        published = set(self.archive.names)
+        if catalog is not None:
+            published = {table.relation.full_name for table in catalog.tables}
         known = {name: dump.tables[name].root or self.archive.roots.get(name) for name in names}
         roots = {name: root for name, root in known.items() if root in published}
         if roots and len(roots) == len(names):
@@ -274,16 +278,6 @@ class Staging:
         tables = ((dump.tables[name], root) for name, root in roots.items())
         left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, root)) for t, root in tables)
         return [name for name in names if name not in roots], tuple(left)
-
-    def _files(self) -> RowFiles:
-        path = self.request.files or ""
-        match self.request.format:
-            case RowFormat.CSV:
-                return CsvFiles(self.spark, path)
-            case RowFormat.BINARY:
-                return BinaryFiles(self.spark, path, self.request.columns)
-            case RowFormat.DUMP:
-                return Dump(self.spark, path)
 
     def _catalog(self) -> Catalog | None:
         path = self.request.catalog
@@ -299,7 +293,7 @@ class Staging:
         if isinstance(files, Dump):
             names, where = list(files.tables), f"{self.request.files}/toc.dat"
         elif catalog is not None:
-            names, where = [table.full_name for table in catalog.tables], "--catalog"
+            names, where = [table.relation.full_name for table in catalog.tables], "--catalog"
         else:
             names, where = list(self.archive.names), "the archive"
         return sorted(matching_names(self.request.tables, names, where))
@@ -307,7 +301,7 @@ class Staging:
     def _relation(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
         """The table as the server described it when its rows were read."""
         if catalog is not None:
-            published = next((table.relation for table in catalog.tables if table.full_name == name), None)
+            published = next((t.relation for t in catalog.tables if t.relation.full_name == name), None)
             if published is None:
                 raise ConfigError(f"--catalog: none of its publications has {name}")
             missing = [c.name for c in published.columns if columns is not None and c.name not in columns]

@@ -15,7 +15,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.source_server import SourceServer
 from pgoutput_etl.work.snapshot.check_report import CheckReport
-from pgoutput_etl.work.snapshot.checks import NOTE, OK, PROBLEM, Check, Checklist, Coverage
+from pgoutput_etl.work.snapshot.checks import NOTE, OK, PROBLEM, Check, Checklist
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.steps import Commands, LoadStep
 
@@ -28,7 +28,7 @@ def check_verify(spark: SparkSession, config: Config, request: VerifyRequest) ->
     server, tables = source_server(request.url), request.tables or ("*.*",)
     read = SnapshotRequest(tables, server=request.url, publications=request.publications)
     commands = Commands(config, read, server.version, server.is_standby)
-    checks = [*Checklist(server, read, Coverage(None, None), commands).of_verify()]
+    checks = [*Checklist(server, read, None, commands).of_verify()]
     checks += _of_standby(request.url) if server.is_standby else []
     checks += _of_archive(DeltaLedger.of(spark, config), server)
     verify = job_line(config, "verify", "--server", request.url)

@@ -7,7 +7,6 @@ Each step first checks whether it is done, so the same command continues a start
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +22,7 @@ from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.postgres.source_server import SourceServer, SourceTable
 from pgoutput_etl.replace_file import replace_file
-from pgoutput_etl.targets.plan import TableState, may_lack_rows
+from pgoutput_etl.targets.plan import may_lack_rows
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.files.pipeline import apply
 from pgoutput_etl.work.files.report import RunReport, RunSummary
@@ -117,7 +116,8 @@ class Start:
             earlier = [batch for batch in apply(spark, config, self.progress) if batch.files]
         last = ledger.batches.last()
         states = {} if last is None else last.tables
-        missing = [t.name for t in self._wanted(self.server.facts(), config) if _lacks_rows(t, states)]
+        complete = {state.full_name for state in states.values() if not may_lack_rows(state)}
+        missing = [t.name for t in self._wanted(self.server.facts(), config) if t.name not in complete]
         loaded = None
         if missing:
             self.progress(f"loading {counted(len(missing), 'table')}")
@@ -169,8 +169,3 @@ class Start:
 
     def _landing(self, database: str) -> str:
         return self.request.landing or f"./landing/{source_name(database)}"
-
-
-def _lacks_rows(table: SourceTable, states: Mapping[int, TableState]) -> bool:
-    named = [state for state in states.values() if state.full_name == table.name]
-    return all(may_lack_rows(state) for state in named)

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgoutput_etl.postgres.copy_format import text_rows
+from tests.support.copied_rows import text_rows
 from tests.support.servers.postgres import Server
 from tests.support.verdicts import ServerTable, Text
 

@@ -16,8 +16,9 @@ from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT
 from pgoutput_etl.postgres.source_server import Publication, ReplicationSlot, SourceServer, SourceTable
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.transactions.statistics import CommitRange
 from pgoutput_etl.work.snapshot.check_report import CheckReport, check_server, print_checks
-from pgoutput_etl.work.snapshot.checks import NOTE, PROBLEM, Check, Coverage, order_problem
+from pgoutput_etl.work.snapshot.checks import NOTE, PROBLEM, Check, order_problem
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
 URL = "jdbc:postgresql://db:5432/shop?user=etl&ssl=true"
@@ -41,7 +42,6 @@ SERVER = SourceServer(
     tables=(TABLE,),
 )
 REQUEST = SnapshotRequest(("public.*",), server=URL)
-EMPTY = Coverage(None, None)
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def checked(
-    configuration: Path, server: SourceServer, coverage: Coverage = EMPTY, **options: Any
+    configuration: Path, server: SourceServer, applied: CommitRange | None = None, **options: Any
 ) -> tuple[CheckReport, list[Check]]:
     """The report, and its findings except those that are ok."""
     request = replace(REQUEST, **options)
-    report = check_server(server, load_config(str(configuration)), request, coverage)
+    report = check_server(server, load_config(str(configuration)), request, applied)
     return report, [check for check in report.checks if check.status in (NOTE, PROBLEM)]
 
 
@@ -214,7 +214,7 @@ def test_tables(configuration: Path, table: SourceTable, status: str, text: str,
 )
 def test_a_privilege_that_a_standby_lacks_is_granted_on_the_primary(configuration: Path, server: str) -> None:
     denied = replace(SERVER, is_standby=True, tables=(replace(TABLE, may_select=False),))
-    report = check_server(denied, load_config(str(configuration)), replace(REQUEST, server=server), EMPTY)
+    report = check_server(denied, load_config(str(configuration)), replace(REQUEST, server=server), None)
     [step] = [step for step in report.steps if "GRANT" in step.command]
     assert step.text == "on the primary, let the user read the tables"
     grant = 'GRANT USAGE ON SCHEMA "public" TO "etl"; GRANT SELECT ON "public"."t" TO "etl"'
@@ -224,7 +224,7 @@ def test_a_privilege_that_a_standby_lacks_is_granted_on_the_primary(configuratio
 
 def test_a_setting_of_a_standby_is_its_own(configuration: Path) -> None:
     server = replace(SERVER, is_standby=True, wal_level="replica")
-    report = check_server(server, load_config(str(configuration)), REQUEST, EMPTY)
+    report = check_server(server, load_config(str(configuration)), REQUEST, None)
     [step] = [step for step in report.steps if "ALTER SYSTEM" in step.command]
     assert "primary" not in step.text
     assert "PRIMARY" not in step.command
@@ -243,7 +243,7 @@ def test_tables_that_no_publication_contains(configuration: Path) -> None:
 
 
 def test_the_archive_of_another_server(configuration: Path) -> None:
-    _, [problem] = checked(configuration, SERVER, Coverage(0x200, 0x901))
+    _, [problem] = checked(configuration, SERVER, CommitRange(0x200, 0x901))
     assert "not the server of the archive, or it was restored" in problem.text
     assert problem.loses_rows
     _, [problem] = checked(configuration, SERVER, lsn=0x901, checks_only=True)
@@ -273,7 +273,8 @@ def test_full_settings_count_the_slot_to_create(configuration: Path) -> None:
 def test_rows_as_of_an_lsn_are_safe_if_the_slot_existed(
     slot_lsn: int | None, confirmed: int | None, first_commit: int | None, is_safe: bool
 ) -> None:
-    assert (order_problem(0x100, slot_lsn, confirmed, first_commit, "apply") is None) is is_safe
+    applied = None if first_commit is None else CommitRange(first_commit)
+    assert (order_problem(0x100, slot_lsn, confirmed, applied, "apply") is None) is is_safe
 
 
 def test_the_report(configuration: Path) -> None:
