@@ -68,9 +68,9 @@ class Folder:
 class Receiver:
     """Lands the archive's messages. renames: its open file has a name of its own, as pg_recvlogical's. parts: of the
     open file, the numbers of messages and torn bytes. landed: the parts of every content that a file ever had, with
-    the file's number. reached: by the SHA-256 of a file's content, and by its number, how many of the archive's messages
-    were landed with it. erased: messages that an erasure replaced, by number. stale: SHA-256 of contents with such
-    messages."""
+    the file's number. reached: by the SHA-256 of a file's content, and by its number, how many of the archive's
+    messages were landed with it. erased: messages that an erasure replaced, by number. stale: SHA-256 of contents with
+    such messages."""
 
     folder: Folder
     archive: Archive
