@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -66,9 +67,10 @@ class Folder:
 @dataclass(slots=True)
 class Receiver:
     """Lands the archive's messages. renames: its open file has a name of its own, as pg_recvlogical's. parts: of the
-    open file, the numbers of messages and torn bytes. landed: the parts of every content that a file ever had.
-    reached: by the SHA-256 of a file's content, the number of the archive's messages that were landed with it.
-    erased: messages that an erasure replaced, by number. stale: SHA-256 of contents with such messages."""
+    open file, the numbers of messages and torn bytes. landed: the parts of every content that a file ever had, with
+    the file's number. reached: by the SHA-256 of a file's content, and by its number, how many of the archive's
+    messages were landed with it. erased: messages that an erasure replaced, by number. stale: SHA-256 of contents with
+    such messages."""
 
     folder: Folder
     archive: Archive
@@ -79,8 +81,8 @@ class Receiver:
     sent: int = 0
     broken: int = 0
     parts: tuple[int | bytes, ...] = ()
-    landed: list[tuple[int | bytes, ...]] = field(default_factory=list)
-    reached: dict[str, int] = field(default_factory=dict)
+    landed: list[tuple[int, tuple[int | bytes, ...]]] = field(default_factory=list)
+    reached: dict[str, dict[int, int]] = field(default_factory=dict)
     erased: dict[int, bytes] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
     compressing: str | None = None
@@ -136,26 +138,36 @@ class Receiver:
         """An erasure may have rewritten the file meanwhile."""
         before = self.folder.contents[self.path] if self.parts else b""
         self.parts += parts
-        self.landed.append(self.parts)
-        self._know(self.parts)
+        self.landed.append((self.number, self.parts))
+        self._know(self.number, self.parts)
         self.folder.put(self.path, before + self._joined(parts))
 
     def _joined(self, parts: Iterable[int | bytes], erased: Mapping[int, bytes] = MappingProxyType({})) -> bytes:
         frames = self.archive.frames
         return b"".join(erased.get(part, frames[part]) if isinstance(part, int) else part for part in parts)
 
-    def _know(self, parts: tuple[int | bytes, ...]) -> None:
+    def _know(self, number: int, parts: tuple[int | bytes, ...]) -> None:
         sent = max((part + 1 for part in parts if isinstance(part, int)), default=0)
         as_sent, now = (hashlib.sha256(self._joined(parts, own)).hexdigest() for own in ({}, self.erased))
-        self.reached |= {as_sent: sent, now: sent}
+        for content in (as_sent, now):
+            self.reached.setdefault(content, {})[number] = sent
         if as_sent != now:
             self.stale.add(as_sent)
 
     def erase(self, frames: Iterable[bytes]) -> None:
         """frames: the first ones, as an erasure leaves them."""
         self.erased = {n: new for n, new in enumerate(frames) if new != self.archive.frames[n]}
-        for parts in self.landed:
-            self._know(parts)
+        for number, parts in self.landed:
+            self._know(number, parts)
+
+    def sent_with(self, content: str, path: str, before: int) -> int:
+        """How many messages were landed with a file; 0 if unknown. content: its SHA-256. Several files may have had the
+        same few bytes: the path's number tells which one, or how many messages were sent before it."""
+        by_number = self.reached.get(content, {})
+        number = re.search(r"w-(\d+)", path)
+        if number is not None and int(number[1]) in by_number:
+            return by_number[int(number[1])]
+        return min((sent for sent in by_number.values() if sent > before), default=0)
 
     def rotate(self) -> None:
         if not self.parts or (self.renames and self.is_done):

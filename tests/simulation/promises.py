@@ -167,8 +167,11 @@ class Promises:
 
     def _reached(self, batch: int | None = None) -> int:
         """The archive's messages in files up to a batch."""
-        rows = (row for row in self.rows("files") if batch is None or row["batch"] <= batch)
-        return max((self.receiver.reached.get(row["prefix_hash"], 0) for row in rows), default=0)
+        reached = 0
+        for row in sorted(self.rows("files"), key=lambda row: (row["batch"], row["file"])):
+            if batch is None or row["batch"] <= batch:
+                reached = max(reached, self.receiver.sent_with(row["prefix_hash"], row["path"], reached))
+        return reached
 
     def _check_batches(self) -> None:
         rows = self.rows("batches")
