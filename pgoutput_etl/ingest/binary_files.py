@@ -183,10 +183,12 @@ def find_contents(
 ) -> dict[int, list[str]]:
     """By number in `known`, the files that begin with that content, regardless of their compression."""
 
+    max_size = size_limit(spark)
+
     def find(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         for path, content in files:
             try:
-                match = known.match(path, Hashes(read_content(content, path).data))
+                match = known.match(path, Hashes(read_content(content, path, max_size).data))
             except ArchiveError:
                 continue
             if match.prefix is not None:

@@ -256,13 +256,21 @@ def write_result(spark: SparkSession, path: Place, application: str) -> WriteRes
         newest = newest_commit(spark, path) or history_of(spark, path, 1)[0]
         commits = history_of(spark, path) if is_as_recorded([newest.operation]) else [newest]
     last = next((commit for commit in commits if not is_as_recorded([commit.operation])), newest)
-    if last.operation == "MERGE":
-        counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
-    else:
-        # An overwrite of a tag's rows also copies rows of other tags from the same files.
-        counts = [last.metrics.get("numOutputRows", 0) - last.metrics.get("numCopiedRows", 0), 0, 0]
-    inserted, updated, deleted = counts
-    return WriteResult(newest.version, inserted, updated, deleted)
+    return WriteResult(newest.version, *_rows_of(last))
+
+
+def _rows_of(commit: DeltaCommit) -> tuple[int, int, int]:
+    """How many rows the commit inserted, updated, and deleted."""
+    count = commit.metrics.get
+    match commit.operation:
+        case "MERGE":
+            return count("numTargetRowsInserted", 0), count("numTargetRowsUpdated", 0), count("numTargetRowsDeleted", 0)
+        case "UPDATE":
+            return 0, count("numUpdatedRows", 0), 0
+        case "DELETE":
+            return 0, 0, count("numDeletedRows", 0)
+        case _:  # an overwrite of a tag's rows also copies rows of other tags from the same files
+            return count("numOutputRows", 0) - count("numCopiedRows", 0), 0, 0
 
 
 _RECENT = 50  # commits by all sources of a shared table; a run's own is usually among them

@@ -85,7 +85,7 @@ class Scanner(ScanState):
         self._finish()
 
     def _fast_reader(self) -> Callable[[Frame, bool], ReadPosition | None] | None:
-        """The fast path; None if every message must be read here, as in inspection."""
+        """The fast path; None without numba. Inspection, which prints every message, overrides this."""
         return FastPath(self).read if jit.AVAILABLE else None
 
     def _announced_commit(self) -> int | None:

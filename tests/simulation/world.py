@@ -264,7 +264,8 @@ class World:
         self.promises.check_secrecy("the error", result)
         self.scheduler.note(f"{process.name}: {result}")
         process.is_dead = True
-        if self.scenario.is_quiet and not self.was_asleep and result.startswith("ConflictError"):  # as claims keep runs apart
+        is_quiet = self.scenario.is_quiet and not self.was_asleep
+        if is_quiet and result.startswith("ConflictError"):  # as claims keep runs apart
             raise BrokenPromiseError(f"a run failed although storage and machines worked: {result}")
 
     def _go_on(self, until: float, chance: Random) -> None:

@@ -198,10 +198,12 @@ class Checklist:
                 yield Check(OK, "publication", name)
 
     def _publication_steps(self, name: str) -> tuple[LoadStep, ...]:
-        """An existing slot can't decode, or omits, changes from before its publication existed, so the slot is
-        recreated."""
+        """None if no table is chosen. An existing slot can't decode, or omits, changes from before its publication
+        existed, so the slot is recreated."""
         tables = [t for t in self.wanted if t.is_logged and not t.is_partition]
         every = [t for t in self.server.tables if t.is_logged and not t.is_partition]
+        if every and not tables:
+            return ()
         content = "ALL TABLES" if tables == every else f"TABLE {', '.join(map(_sql_name, tables))}"
         create = self.commands.as_superuser(
             "create the publication, as a superuser or the tables' owner",
