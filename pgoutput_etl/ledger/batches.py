@@ -82,7 +82,8 @@ class LedgerBatches:
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
         check_format(row)
-        files = {file.pop("file"): FilePart(**file) for file in row["files"] or ()}
+        parts = ({**file} for file in row["files"] or ())
+        files = {part.pop("file"): FilePart(**part) for part in parts}
         tables = {t["oid"]: self._state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]

@@ -107,7 +107,7 @@ def test_an_empty_server_gets_every_command_in_order(configuration: Path) -> Non
 
 
 def test_no_publication_is_created_for_tables_that_the_server_lacks(configuration: Path) -> None:
-    request = SnapshotRequest(server=LIBPQ, tables=["public.missing"])
+    request = SnapshotRequest(("public.missing",), server=LIBPQ)
     report = check_server(replace(SERVER, publications=()), load_config(str(configuration)), request, None)
     assert not any("CREATE PUBLICATION" in step.command for step in report.steps)
     assert any("no table 'public.missing'" in check.text for check in report.checks)
