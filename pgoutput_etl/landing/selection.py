@@ -100,13 +100,15 @@ class _Selector:
         self.same: list[FilePart] = []
         # Files without anything new except an incomplete message
         self.own_ends: set[int] = set()
+        # A file has the content read last under another name
+        self.has_renamed = False
         self.rescan = False
         self.remarks = [
             f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
         ]
 
     def select(self) -> FileSelection:
-        for number in sorted(self.fresh - set(self.errors)):
+        for number in sorted(self.fresh - set(self.errors), key=lambda n: natural_order(self.files[n].path)):
             self._recognize_renamed(number)
         grown = self._sort_out_known()
         self.newest = newest_of([*self.names.values(), self.known.other_newest])
@@ -141,11 +143,11 @@ class _Selector:
         anymore, compressed or not.
 
         If all messages of that content are the same, a new file may also begin with it. This raises RunError, unless
-        another file has taken the old name. If that file begins with the content as well, the one that sorts first has
-        the bytes that were read, as if both were new.
+        another file has taken the old name. Of several files that begin with the content, the one that sorts first has
+        the bytes that were read, as if all were new.
         """
         scan, last = self.scans[number], self.known.last
-        if scan.resembles is None or scan.resembles != last:
+        if self.has_renamed or scan.resembles is None or scan.resembles != last:
             return
         root, before = self.known.roots[last], self.known.parts[last]
         name = self.known.names[root]
@@ -163,6 +165,7 @@ class _Selector:
         begins = before.ends_in_stream
         self.scans[number] = replace(scan, same_as=last, offset=before.consumed, begins_in_stream=begins)
         self.fresh.remove(number)
+        self.has_renamed = True
         self.rescan = self.rescan or scan.consumed > before.consumed
 
     def _is_next_before(self, path: str, last: str) -> bool:

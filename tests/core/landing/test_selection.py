@@ -431,6 +431,19 @@ def test_a_renamed_file_and_the_next_of_its_name_begin_with_the_same_row() -> No
     assert folder.rows() == [("a",), ("a",), ("b",), ("c",)]
 
 
+def test_a_renamed_file_and_a_whole_file_with_the_same_row() -> None:
+    """Only the first one has the bytes that were read."""
+    folder = LandingFolder()
+    folder.put("w-0001.bin", landed([ONE[0], table("v", key=())], "recvlogical"))
+    folder.put("w-current.bin", landed([insert("a")], "recvlogical"))
+    folder.run()
+    folder.put("w-0002.bin", landed([insert("a"), insert("b")], "recvlogical"))
+    folder.put("w-0003.bin", landed([insert("a")], "recvlogical"))
+    folder.put("w-current.bin", landed([ONE[-1]], "recvlogical"))
+    assert read(folder.run()) == ["w-0002.bin", "w-0003.bin", "w-current.bin"]
+    assert folder.rows() == [("a",), ("a",), ("b",)]
+
+
 def test_a_late_file_that_begins_with_the_row_read_last() -> None:
     folder = LandingFolder()
     folder.put("1.bin", landed([ONE[0], table("v", key=())], "recvlogical"))
