@@ -329,7 +329,7 @@ class World:
     def _settle(self) -> None:
         """A last run finishes the work, under the masks that it was begun with; then tables get the latest ones."""
         latest, result = self.mask, ""
-        for self.mask in (latest, *MASKS):
+        for self.mask in (latest, *MASKS, *MASKS):  # one to restore for an interrupted batch, one for the tables
             if self.promises.is_erasing:
                 asked = self.promises.request
                 assert asked is not None
