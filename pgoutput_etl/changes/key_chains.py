@@ -48,6 +48,9 @@ def with_chains(
     unique."""
     is_same = np.zeros(len(order), np.bool_)
     is_same[1:] = key[1:] == key[:-1]
+    is_repeated = is_same.copy()
+    is_repeated[:-1] |= is_same[1:]
+    is_same, order, kept = is_same[is_repeated], order[is_repeated], kept[is_repeated]  # most keys occur once
     starts = np.flatnonzero(~is_same)
     group = np.cumsum(~is_same) - 1
     firsts = np.full(len(starts), -1, np.int64)
@@ -97,11 +100,11 @@ class _Chains:
     @classmethod
     def of(cls, events: pa.RecordBatch, order: Integers) -> _Chains:
         last = one_letter(events.column("_op"))[order]
-        chains, count = events.column("_chain"), events.num_rows
+        chains = events.column("_chain")
         op, (lsn, xid) = last, (events.column(name).fill_null(-1).to_numpy()[order] for name in ("_lsn", "_xid"))
         numbers = {"lsn": lsn, "xid": xid}
-        numbers |= {name: np.zeros(count, np.int64) for name in CHAIN_NUMBERS[2:]}
-        if chains.null_count < count:
+        numbers |= {name: np.zeros(len(order), np.int64) for name in CHAIN_NUMBERS[2:]}
+        if chains.null_count < len(chains):
             is_known = chains.is_valid().to_numpy(zero_copy_only=False)[order]
             op = np.where(is_known, one_letter(pc.struct_field(chains, "op"))[order], last)
             for name, own in numbers.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.executors import iterate_blocks
@@ -45,14 +47,19 @@ def _sample(rows: MessageRows, oids: Collection[int]) -> Iterable[Mapping[str, A
 
 def _count(block: Mapping[str, Any], versions: RelationVersions, totals: defaultdict[int, DigitCounts]) -> None:
     """Adds the digits of a block's floats. totals: by file."""
-    rows = unpacked(block, ["file", "ordinal", "new"])
-    seen: Counter[int] = Counter()
-    for file, ordinal, new in zip(*(rows.column(name) for name in rows.schema.names), strict=True):
-        number = file.as_py()
-        if not new.is_valid or seen[number] == _ROWS_PER_FILE:
+    rows = unpacked(block, ["file", "ordinal", "new"], _first_of_each(unpacked(block, ["file"]).column("file")))
+    for file, ordinal, new in zip(*(rows.column(name).to_pylist() for name in rows.schema.names), strict=True):
+        if new is None:
             continue
-        seen[number] += 1
-        relation = versions.relations[versions.at((number, ordinal.as_py()), None) or 0]
-        row = read_tuple(new.as_py())
+        relation = versions.relations[versions.at((file, ordinal), None) or 0]
+        row = read_tuple(new)
         if len(row.kinds) == len(relation.columns):
-            totals[number].add(relation, row)
+            totals[file].add(relation, row)
+
+
+def _first_of_each(files: pa.Array) -> pa.Array:
+    """The numbers of each file's first rows."""
+    numbers = files.to_numpy()
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    places = np.arange(len(numbers))
+    return pa.array(places[places - np.repeat(starts, np.diff(starts, append=len(numbers))) < _ROWS_PER_FILE])

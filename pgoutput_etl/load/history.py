@@ -47,7 +47,7 @@ def _write_keyed(table: TableCommit, shape: TableShape, events: EventLog, stored
     changes = _changes(shape, events, stored).localCheckpoint()
     if stored is None:
         return commit.initialize(table, _new_versions(changes, shape), shape.layout)
-    _merge(changes, shape, key_ranges(changes, shape)).execute(table)
+    _merge(changes, shape, key_ranges(changes, shape, table.place)).execute(table)
     return commit.written(table)
 
 

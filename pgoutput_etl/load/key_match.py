@@ -28,6 +28,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta import files_left
+from pgoutput_etl.spark.delta_log import has_bytes
 from pgoutput_etl.types import ColumnType
 
 # Concurrent transactions commit rising keys in any order, so a batch's first keys fall among the previous batch's last
@@ -36,8 +37,9 @@ _NEAR_FILES = 4
 
 _NEAR_KEYS = 10_000
 
-# With this many keys, a Spark job splits their range at gaps, into at most this many parts.
-_MANY_KEYS, _PARTS = 10_000, 1_000
+# With this many keys, a Spark job splits their range at gaps, into at most this many parts. For tables of up to so many
+# bytes, the job would take longer than reading the files that the parts exclude.
+_MANY_KEYS, _PARTS, _NOT_WORTH_SPLITTING = 10_000, 1_000, 1 << 27
 
 
 def same_key(shape: TableShape, ranges: Ranges) -> Column:
@@ -61,18 +63,18 @@ class NetFacts:
     others: Mapping[str, Any]
 
 
-def net_facts(net: DataFrame, shape: TableShape, others: Mapping[str, Column] | None = None) -> NetFacts:
-    """Computes NetFacts. net: materialized rows from net_effect.net_rows. others: further aggregates over them, by
-    name."""
+def net_facts(net: DataFrame, shape: TableShape, place: Place, others: Mapping[str, Column] | None = None) -> NetFacts:
+    """Computes NetFacts. net: materialized rows from net_effect.net_rows. place: of the target. others: further
+    aggregates over the rows, by name."""
     columns = [column.alias(f"other_{name}") for name, column in (others or {}).items()]
     row = _aggregated(net, shape, F.count_if("_delete").alias("deletes"), *columns)
     values = {name: row[f"other_{name}"] for name in others or {}}
-    return NetFacts(row["rows"], row["deletes"], _ranges(net, row, shape), values)
+    return NetFacts(row["rows"], row["deletes"], _ranges(net, row, shape, place), values)
 
 
-def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
-    """Ranges of the key columns that let Delta skip files."""
-    return _ranges(net, _aggregated(net, shape), shape) if ranged(shape) else {}
+def key_ranges(net: DataFrame, shape: TableShape, place: Place) -> Ranges:
+    """Ranges of the key columns that let Delta skip files of the target."""
+    return _ranges(net, _aggregated(net, shape), shape, place) if ranged(shape) else {}
 
 
 def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str, Any]:
@@ -88,9 +90,9 @@ def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str,
     return rows[0]
 
 
-def _ranges(net: DataFrame, row: dict[str, Any], shape: TableShape) -> Ranges:
+def _ranges(net: DataFrame, row: dict[str, Any], shape: TableShape, place: Place) -> Ranges:
     whole = {i: interval(row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
-    if row["rows"] < _MANY_KEYS:
+    if row["rows"] < _MANY_KEYS or has_bytes(net.sparkSession, place, _NOT_WORTH_SPLITTING):
         return whole
     numbers = {i: (row[f"min_number{i}"], row[f"max_number{i}"]) for i in whole}
     return {

@@ -173,7 +173,7 @@ def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableE
     ranges, settings, deletes, chains = events.ranges, {}, events.deletes, None
     if not events.is_local:
         net = net.localCheckpoint()  # Delta rejects a source that is only persisted
-        facts = net_facts(net, shape, None if events.are_plain else chain_facts(shape))
+        facts = net_facts(net, shape, table.place, None if events.are_plain else chain_facts(shape))
         chains = None if events.are_plain else chains_in(facts.others, shape)
         ranges, deletes = facts.ranges, facts.deletes > 0
         settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
@@ -182,9 +182,10 @@ def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableE
 
     with temporarily(table.spark, settings):
         target = partial(tagged_target, table.spark, table.place, shape.columns)
-        presumptions = None
+        presumptions, merge = None, net_merge(net, shape, ranges, deletes)
         if not events.are_plain:
             presumptions = Presumptions.of(net, shape, target, chains or chains_of(net, shape))
-        net_merge(net, shape, ranges, deletes).execute(table)
+            merge = presumptions.narrowed(merge)
+        merge.execute(table)
         result = written(table)
         return result if presumptions is None else presumptions.checked(result)

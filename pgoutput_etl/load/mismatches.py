@@ -21,6 +21,7 @@ from pgoutput_etl.load.bag_deletes import may_be_stale, ranked, settled, survivo
 from pgoutput_etl.load.commit import WriteResult
 from pgoutput_etl.load.key_chains import chain_of_key
 from pgoutput_etl.load.key_match import rows_within, same_key
+from pgoutput_etl.load.merge import RowMerge
 from pgoutput_etl.load.net_effect import (
     event_key_parts,
     keyed_columns,
@@ -100,8 +101,8 @@ def chain_facts(shape: TableShape) -> dict[str, Column]:
     return {**counted("_chain", F.lit(None).cast("boolean")), **known, **limits}
 
 
-def _presumes() -> Column:
-    return F.coalesce(F.col("_chain.op").isin(*PRESUMING), F.lit(False))
+def _presumes(alias: str = "") -> Column:
+    return F.coalesce(F.col(f"{alias}_chain.op").isin(*PRESUMING), F.lit(False))
 
 
 def chains_in(values: Mapping[str, Any], shape: TableShape) -> Chains:
@@ -120,7 +121,8 @@ def chains_of(net: DataFrame, shape: TableShape) -> Chains:
 class Presumptions:
     """The assumptions that the net rows of a MERGE make about the target's rows. Made before the MERGE.
 
-    target: reads its rows at a version. is_known: `found` has the mismatches, whatever the MERGE does.
+    target: reads its rows at a version. is_known: `found` has the mismatches, whatever the MERGE does. others_are_new:
+    the target has no row under the keys of `chains.others`.
     """
 
     net: DataFrame
@@ -129,6 +131,7 @@ class Presumptions:
     chains: Chains
     is_known: bool
     found: Mismatches | None
+    others_are_new: bool = False
 
     @classmethod
     def of(
@@ -139,7 +142,11 @@ class Presumptions:
             return cls(net, shape, target, chains, True, chains.own)
         if chains.others and _any_stored(net, shape, target(None), chains.ranges):
             return cls(net, shape, target, chains, True, mismatches_with(net, shape, target(None)))
-        return cls(net, shape, target, chains, False, None)
+        return cls(net, shape, target, chains, False, None, others_are_new=chains.others > 0)
+
+    def narrowed(self, merge: RowMerge) -> RowMerge:
+        """The MERGE, which compares only net rows that may match: a join has less to broadcast."""
+        return replace(merge, condition=_presumes("s.") & merge.condition) if self.others_are_new else merge
 
     def checked(self, result: WriteResult) -> WriteResult:
         """The MERGE's result with its mismatches. If only rows that must exist can match, the MERGE's metrics tell

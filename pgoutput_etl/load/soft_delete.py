@@ -39,7 +39,7 @@ def write(table: TableCommit, shape: TableShape, events: EventLog, before: Targe
     if stored is None:
         result = commit.initialize(table, _new_rows(net, shape), shape.layout)
     else:
-        ranges = key_ranges(net, shape)
+        ranges = key_ranges(net, shape, table.place)
         revived = _revived(net, shape, stored, ranges).localCheckpoint()
         _merge(_with_revived(net, revived, shape).localCheckpoint(), shape, ranges).execute(table)
         result = commit.written(table)

@@ -186,9 +186,11 @@ def packed(
     return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
 
 
-def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.names) -> pa.RecordBatch:
-    """The columns `names` of a block's rows. block: with UNPACKED_BY, or only `rows` and `head` if they suffice. Raises
-    RereadError."""
+def unpacked(
+    block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.names, chosen: pa.Array | None = None
+) -> pa.RecordBatch:
+    """The columns `names` of a block's rows. block: with UNPACKED_BY, or only `rows` and `head` if they suffice.
+    chosen: the numbers of the rows; all by default. Raises RereadError."""
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     files = block["landed"] if "new" in schema.names else None
     wanted = {*schema.names, *(() if files is None else LOCATED_BY)}
@@ -196,9 +198,12 @@ def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.nam
     for part, part_names in (("head", _HEAD_NAMES), ("tuples", _IN_TUPLES)):
         if not wanted.isdisjoint(part_names):
             columns |= _deserialized(block[part], block["rows"], wanted)
+    count = block["rows"]
+    if chosen is not None:
+        columns, count = {name: array.take(chosen) for name, array in columns.items()}, len(chosen)
 
     def column(name: str) -> pa.Array:
-        return columns[name] if name in columns else pa.nulls(block["rows"], MESSAGE_SCHEMA.field(name).type)
+        return columns[name] if name in columns else pa.nulls(count, MESSAGE_SCHEMA.field(name).type)
 
     if files is not None:
         located = pa.RecordBatch.from_arrays([column(name) for name in LOCATED_BY], list(LOCATED_BY))

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import ranged, ranges_of
+from pgoutput_etl.load import key_match
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_events
 from pgoutput_etl.load.key_match import _within, keys_are_absent, net_facts
 from pgoutput_etl.places import Place
@@ -116,7 +117,9 @@ def test_distant_keys_skip_the_files_between_them(spark: SparkSession, tmp_path:
         assert sorted(row["a"] for row in left.collect()) == [0, 10, 90]
 
 
-def test_the_ranges_of_many_keys_are_split_at_the_largest_gaps(spark: SparkSession) -> None:
+def test_the_ranges_of_many_keys_are_split_at_the_largest_gaps(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As computed by Spark: three clusters of each type, and keys that are spread evenly."""
     kinds: dict[str, tuple[int, int, Callable[[int], Any]]] = {
         "a": (INT8, -1, lambda n: n - 2**62),
@@ -137,15 +140,20 @@ def test_the_ranges_of_many_keys_are_split_at_the_largest_gaps(spark: SparkSessi
             pa.schema([*types.items(), ("_delete", pa.bool_())])
         )
 
-    facts = net_facts(frame(spark, net([n for cluster in clusters for n in cluster])), shape)
+    target = Place(str(tmp_path / "t"))
+    frame(spark, net(spread)).write.format("delta").save(target.name)
+    few = net_facts(frame(spark, net([n for cluster in clusters for n in cluster])), shape, target)
+    assert few.ranges[0] == ((kinds["a"][2](0), kinds["a"][2](90_004_999)),), "a small table"
+    monkeypatch.setattr(key_match, "_NOT_WORTH_SPLITTING", 0)
+    facts = net_facts(frame(spark, net([n for cluster in clusters for n in cluster])), shape, target)
     assert facts.rows == 12_000
     for i, (_, _, value) in enumerate(kinds.values()):
         assert facts.ranges[i] == tuple((value(cluster[0]), value(cluster[-1])) for cluster in clusters), i
     broken = net([n for cluster in clusters for n in cluster])
     odd = pa.array(["zz", *broken["c5"].to_pylist()[1:]])
-    facts = net_facts(frame(spark, broken.set_column(5, "c5", odd)), shape)
+    facts = net_facts(frame(spark, broken.set_column(5, "c5", odd)), shape, target)
     assert facts.ranges[5] == ((kinds["f"][2](1), "zz"),), "a text that is no uuid"
-    facts = net_facts(frame(spark, net(spread)), shape)
+    facts = net_facts(frame(spark, net(spread)), shape, target)
     for i, (_, _, value) in enumerate(kinds.values()):
         assert facts.ranges[i] == ((value(spread[0]), value(spread[-1])),), i
 
