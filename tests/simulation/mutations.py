@@ -322,7 +322,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "an interrupted batch is finished with the files that are new now": _new_files_in_an_interrupted_batch,
     "rows of open transactions are deleted before the batch is done": _open_rows_deleted_first,
     "rows of open transactions are deleted by a run that looks at an older batch": _everything_deleted_as_ended,
-    "nobody reads the claims": _claims_nobody_reads,
+    "no run reads the claims": _claims_nobody_reads,
     "the date of a claim tells that its run is dead": lambda: patch.object(claims, "CLOCKS_DIFFER", claims.LEASE),
     "a run does not look at the ledger once it has the claim": _no_look_at_the_ledger_after_the_claim,
     "files that were renamed during the scan are applied": lambda: patch.object(
@@ -348,7 +348,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "an interrupted snapshot counts as done": lambda: _interrupted_count_as_done(SnapshotLoad),
     "a snapshot is loaded without the commits after it": _snapshots_lose_later_commits,
     "VACUUM runs before the new versions are recorded": _vacuum_before_the_versions_are_recorded,
-    "maintenance goes on although a batch was interrupted": _interrupted_batches_do_not_stop_maintenance,
+    "maintenance continues although a batch was interrupted": _interrupted_batches_do_not_stop_maintenance,
     "maintenance claims nothing": _maintenance_claims_nothing,
     "maintenance records what another program has written": lambda: patch.object(
         maintenance, "is_as_recorded", lambda _: True
