@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
-from pgoutput_etl.ledger.claims import Claim, is_at_work, newest
-from pgoutput_etl.machine import THIS_MACHINE, Machine
+from pgoutput_etl.ledger.claims import Claim, newest, sign_of_life
+from pgoutput_etl.machine import THIS_MACHINE, Machine, now
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import is_platform_session
@@ -78,12 +78,14 @@ def claim_files(
 
 @dataclass(frozen=True, slots=True)
 class ClaimFiles:
-    """Objects <source>/<batch>.<attempt>.json, each with the newest row of its claim."""
+    """Objects <source>/<batch>.<attempt>.json, each with the newest row of its claim. dead: other sources' claims that
+    need not be observed again."""
 
     objects: Objects
     source: str
     report: Callable[[str], None]
     machine: Machine = THIS_MACHINE
+    dead: set[Claim] = field(default_factory=set)
 
     def read(self, batch: int) -> list[dict[str, Any]]:
         """The claims on a batch and its neighbors, as rows of the ledger's `claims`."""
@@ -102,7 +104,7 @@ class ClaimFiles:
             made = self._read(name)
             return made is not None and made["run"] == row["run"]  # ours; the response to an earlier request was lost
         try:
-            self._refuse_other_sources()
+            self._refuse_other_sources(row)
         except RunError:
             self.objects.delete(name)
             raise
@@ -138,12 +140,20 @@ class ClaimFiles:
                 "so commits could overwrite each other. Remove it"
             )
 
-    def _refuse_other_sources(self) -> None:
+    def _refuse_other_sources(self, row: Mapping[str, Any]) -> None:
+        """Renews this run's claim while it waits for others' renewals, because they may wait for this one's."""
+
+        def renewed_by(other: str) -> Claim | None:
+            self.renew({**row, "at": now(self.machine)})
+            return self._newest(other)
+
         for other in self.objects.names(""):
             claim = None if other == self.source else self._newest(other)
-            if claim is None or claim.process == self.machine.process():
+            if claim is None or claim.process == self.machine.process() or claim in self.dead:
                 continue
-            if is_at_work(claim, partial(self._newest, other), self.machine, self.report):
+            if sign_of_life(claim, partial(renewed_by, other), self.machine, self.report) is None:
+                self.dead.add(claim)
+            else:
                 raise AnotherRunError(
                     f"a run of another source, {other}, is using the same ledger: {claim.process}. On S3 only one "
                     "driver at a time may write to a ledger: run one source after the other, or, unless they share "

@@ -33,6 +33,8 @@ CLOCKS_DIFFER = timedelta(hours=2)
 
 RETRY = timedelta(seconds=10)  # after a failed renewal
 
+JUST_FINISHED = "another run has just finished; this run changes nothing. Run again"
+
 CLAIM_COLUMNS = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
 CLAIMED, RENEWED, RELEASED = "claimed", "renewed", "released"
@@ -69,21 +71,22 @@ def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
     return Claim(row["batch"], row["attempt"], row["run"], process, row["status"], at)
 
 
-def is_at_work(
+def sign_of_life(
     claim: Claim,
     read_again: Callable[[], Claim | None],
     machine: Machine,
     progress: Callable[[str], None] = lambda _: None,
-) -> bool:
-    """True if the claim's run is active. Waits for up to LEASE if only a renewal can tell.
+) -> Claim | None:
+    """The newest claim if a run is active, or has just ended; None if the claim's run is dead. Waits for up to LEASE if
+    only a renewal can tell; the claim that it finds then is dated by this machine's clock.
 
     read_again: reads the newest claim.
     """
     at = now(machine)
     if claim.has_ended(machine) or at - claim.at > CLOCKS_DIFFER:
-        return False
+        return None
     if claim.is_fresh(at) and claim.at - at <= LEASE:
-        return True
+        return claim
     progress(
         f"{claim.process} has not released its claim, which is dated {claim.at:%Y-%m-%d %H:%M:%S} UTC: waiting up to "
         f"{int(LEASE.total_seconds())} s for its renewal, as clocks may differ"
@@ -91,9 +94,9 @@ def is_at_work(
     until, pause = machine.monotonic() + LEASE.total_seconds(), machine.event()
     while machine.monotonic() < until:
         pause.wait(RETRY.total_seconds())
-        if read_again() != claim:
-            return True
-    return False
+        if (found := read_again()) != claim:
+            return replace(found or claim, at=now(machine))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,11 @@ class Claims:
     def refuse_others(self, batch: int, progress: Callable[[str], None] = lambda _: None) -> Claim | None:
         """Returns the last claim. Raises RunError if another run is active on the batch or a neighbor."""
         last = newest(self.read(batch))
-        if last is not None and is_at_work(last, lambda: newest(self.read(batch)), self.machine, progress):
-            raise _taken(last, now(self.machine))
+        active = None if last is None else sign_of_life(last, lambda: newest(self.read(batch)), self.machine, progress)
+        if active is not None and active.status == RELEASED:
+            raise AnotherRunError(JUST_FINISHED)
+        if active is not None:
+            raise _taken(active, now(self.machine))
         return last
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from pgoutput_etl.config.object_storage import StorageFolder
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
+from pgoutput_etl.ledger.claims import Claim
 from pgoutput_etl.ledger.few_rows import FEW_BYTES, append_few, read_few
 from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
 from pgoutput_etl.ledger.tables import SCHEMAS, LedgerRows, RowRange
@@ -45,6 +47,7 @@ class Store(LedgerRows):
     def __init__(self, source: str, machine: Machine = THIS_MACHINE) -> None:
         self.source = source
         self.machine = machine
+        self.dead_claims: set[Claim] = set()  # as in ClaimFiles
 
     @property
     @abstractmethod
@@ -189,7 +192,8 @@ class LedgerStore(Store):
         return private_folders(self.spark, self.root, FOLDERS, self.access)
 
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
-        return claim_files(self.spark, self.root, self.source, report, self.machine)
+        files = claim_files(self.spark, self.root, self.source, report, self.machine)
+        return files and replace(files, dead=self.dead_claims)
 
     def frame(self, table: str, rows: list[dict[str, Any]], batch: int) -> DataFrame:
         """Like `table`, but as a DataFrame."""

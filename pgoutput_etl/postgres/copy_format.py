@@ -94,7 +94,7 @@ def binary_spans(data: bytes, path: str, width: int) -> Iterator[Span]:
     try:
         position = pgcopy_header(data)
     except FramingError as error:
-        raise ArchiveError(f"{path}, {error}") from None
+        raise ArchiveError(f"{path}, {error}. Make it with COPY … WITH (FORMAT binary)") from None
     view, number = memoryview(data), 0
     while True:
         (count,) = _unpack(">h", view, position, path)

@@ -107,6 +107,7 @@ class Scanner(ScanState):
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
             self._count(frame)
+            _check_commit(message)
             self._message(message, frame)
             if self.census is not None:
                 self.census.add(message)
@@ -228,7 +229,6 @@ class Scanner(ScanState):
             fragment.origin, fragment.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
     def _begin(self, message: pgoutput.Begin) -> None:
-        _check_commit(message.final_lsn, message.commit_timestamp)
         self._new_fragment(FragmentKind.TRANSACTION, message.xid)
         assert self.fragment is not None
         self.fragment.commit_lsn, self.fragment.commit_ts = message.final_lsn, message.commit_timestamp
@@ -264,7 +264,6 @@ class Scanner(ScanState):
     def _committed(self, message: pgoutput.Commit | pgoutput.StreamCommit | pgoutput.CommitPrepared) -> None:
         """Records a commit. An LSN that isn't greater than the last one begins a new epoch."""
         lsn = message.commit_lsn
-        _check_commit(lsn, message.commit_timestamp)
         self._set_next_lsn(lsn)
         self.commit_lsn = max(self.commit_lsn, lsn)
         last = self._last_commit()
@@ -372,9 +371,17 @@ class Scanner(ScanState):
         )
 
 
-def _check_commit(lsn: int, time: int) -> None:
-    """Raises SequenceError for a commit that tables can't hold."""
+def _check_commit(message: PgoutputMessage) -> None:
+    """Raises SequenceError for a commit that tables can't hold. Called before the message changes the state, so that an
+    error in the head may still mean that begins_in_stream is wrong, or that the message is damaged."""
+    match message:
+        case pgoutput.Begin():
+            lsn = message.final_lsn
+        case pgoutput.Commit() | pgoutput.StreamCommit() | pgoutput.CommitPrepared():
+            lsn = message.commit_lsn
+        case _:
+            return
     if lsn > MAX_STORED_LSN:
         raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
-    if time not in STORED_TIMES:
+    if message.commit_timestamp not in STORED_TIMES:
         raise SequenceError("the commit time is outside the years 1 to 9999, which a TIMESTAMP holds")

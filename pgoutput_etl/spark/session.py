@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pyspark
@@ -28,6 +28,8 @@ from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.spark.options import MODULES, is_local, joined, of_file, of_process
 from pgoutput_etl.spark.packages import with_delta, write_modules
 from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
+
+T = TypeVar("T")
 
 # Required by every run; the configuration can't change them.
 _REQUIRED = {
@@ -297,11 +299,27 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
         spark.removeTag(tag)
 
 
+class _TaggedThreads(ThreadPoolExecutor):
+    """Two threads whose Spark jobs have the tag. It's set for each call, not by an initializer, whose errors would hide
+    the call's."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        super().__init__(2)
+        self.spark, self.tag = spark, tag
+
+    def submit(self, work: Callable[..., T], /, *given: Any, **named: Any) -> Future[T]:
+        def run() -> T:
+            with tagged(self.spark, self.tag):
+                return work(*given, **named)
+
+        return super().submit(run)
+
+
 @contextmanager
 def background_jobs(spark: SparkSession) -> Iterator[Executor]:
     """Two threads for Spark jobs in parallel to the body of the context. Their jobs are canceled if the body fails."""
     tag = f"pgoutput_etl-{uuid4().hex}"
-    with ThreadPoolExecutor(2, initializer=spark.addTag, initargs=(tag,)) as threads:
+    with _TaggedThreads(spark, tag) as threads:
         try:
             yield threads
         except BaseException:

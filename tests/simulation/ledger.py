@@ -174,7 +174,7 @@ class SimStore(Store):
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         if self.storage.is_atomic:
             return None
-        return ClaimFiles(SimObjects(self.storage, self.writer), SOURCE, report, self.machine)
+        return ClaimFiles(SimObjects(self.storage, self.writer), SOURCE, report, self.machine, self.dead_claims)
 
 
 def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:

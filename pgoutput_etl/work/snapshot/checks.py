@@ -198,8 +198,8 @@ class Checklist:
                 yield Check(OK, "publication", name)
 
     def _publication_steps(self, name: str) -> tuple[LoadStep, ...]:
-        """None if no table is chosen. An existing slot can't decode, or omits, changes from before its publication
-        existed, so the slot is recreated."""
+        """Empty if the server has none of the chosen tables. An existing slot can't decode, or omits, changes from
+        before its publication existed, so the slot is recreated."""
         tables = [t for t in self.wanted if t.is_logged and not t.is_partition]
         every = [t for t in self.server.tables if t.is_logged and not t.is_partition]
         if every and not tables:

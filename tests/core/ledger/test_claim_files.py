@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.ledger import claims
 from pgoutput_etl.ledger.claim_files import ClaimFiles
+from pgoutput_etl.ledger.claims import Claim, newest
 
 
 @dataclass
@@ -70,3 +72,39 @@ def test_puts_that_look_for_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"fs\.s3a\.performance\.flags: with 'create', .*Remove it"):
         ClaimFiles(objects, "shop", print).make(row(1))
     assert objects.texts == {}, "nothing is claimed"
+
+
+def dead_sources(*names: str) -> Objects:
+    """Their runs have not released their claims; they are on other machines, and their clocks may differ."""
+    objects = Objects()
+    for name in names:
+        run = row(7, name) | {"at": datetime.now(timezone.utc) - timedelta(hours=1)}
+        ClaimFiles(objects, name, print).renew(run)
+    return objects
+
+
+def test_a_dead_run_of_another_source_is_observed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "LEASE", timedelta(milliseconds=50))
+    monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
+    objects, waits, dead = dead_sources("web"), list[str](), set[Claim]()
+    for batch in (1, 2, 3):
+        assert ClaimFiles(objects, "shop", waits.append, dead=dead).make(row(batch))
+    assert len(waits) == 1
+
+
+def test_a_run_that_observes_others_is_heard_of_by_a_third_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits longer than its claim would be fresh, as it observes one source after another."""
+    monkeypatch.setattr(claims, "LEASE", timedelta(milliseconds=300))
+    monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=20))
+    objects = dead_sources("web", "app")
+    shop = ClaimFiles(objects, "shop", print)
+    seen: list[bool] = []
+
+    def look(_: str) -> None:
+        """Called as the wait for the second dead source begins, too."""
+        claim = newest(shop.read(1))
+        assert claim is not None
+        seen.append(claim.is_fresh(datetime.now(timezone.utc)))
+
+    assert ClaimFiles(objects, "shop", look).make(row(1))
+    assert seen == [True, True]

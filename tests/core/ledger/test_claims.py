@@ -384,8 +384,15 @@ def test_a_claim_that_nobody_renews_while_it_is_observed_is_dead(
 
 
 @pytest.mark.parametrize("ago", [LEASE * 1.1, HOUR, -HOUR])
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("renewed", "process 4711 of elsewhere, last heard of 0 s ago"),
+        ("released", "another run has just finished"),
+    ],
+)
 def test_a_claim_that_is_renewed_while_it_is_observed_blocks_whatever_its_date(
-    monkeypatch: pytest.MonkeyPatch, ago: timedelta
+    monkeypatch: pytest.MonkeyPatch, ago: timedelta, status: str, error: str
 ) -> None:
     monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
     rows = Rows()
@@ -396,13 +403,13 @@ def test_a_claim_that_is_renewed_while_it_is_observed_blocks_whatever_its_date(
         nonlocal reads
         reads += 1
         if reads == 3:
-            rows.append({**rows.rows[-1], "status": "renewed", "at": rows.rows[-1]["at"] + LEASE / 3}, 1, "1 renewed")
+            rows.append({**rows.rows[-1], "status": status, "at": rows.rows[-1]["at"] + LEASE / 3}, 1, f"1 {status}")
         return [row for row in rows.rows if row["batch"] == batch]
 
-    with pytest.raises(RunError, match="process 4711 of elsewhere"), Claims(read, rows.append).held(1):
+    with pytest.raises(RunError, match=error), Claims(read, rows.append).held(1):
         pytest.fail("two runs would be at work")
     assert reads == 3
-    assert [row["status"] for row in rows.rows] == ["claimed", "renewed"]
+    assert [row["status"] for row in rows.rows] == ["claimed", status]
 
 
 def test_a_claim_that_is_ahead_by_less_than_its_lease_blocks_at_once() -> None:

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.protocol.framing import detect, frames
-from pgoutput_etl.protocol.messages import Message, Origin, StreamStop, Truncate, Type
+from pgoutput_etl.protocol.messages import (
+    Commit,
+    CommitPrepared,
+    Message,
+    Origin,
+    PgoutputMessage,
+    StreamCommit,
+    StreamStop,
+    Truncate,
+    Type,
+)
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
 from tests.support import encoder
@@ -289,3 +299,21 @@ def test_the_end_of_a_segment_proves_that_a_file_begins_inside_it() -> None:
     assert data.index(b"\nS") == outside
     scanned = scan_file("a.bin", 1, data)
     assert (scanned.summary.begins, scanned.summary.changes) == (FileBeginning.INSIDE, {1: 1, T: 2})
+
+
+FAR = 1 << 62  # microseconds, beyond the year 9999
+
+
+@pytest.mark.parametrize(
+    "end",
+    [Commit(10, 18, FAR), StreamCommit(3, 10, 18, FAR), CommitPrepared(10, 18, FAR, 3, "g")],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_file_that_begins_with_a_commit_with_a_damaged_time_is_salvaged(end: PgoutputMessage) -> None:
+    after = transaction(4, 20, table(), insert("1"))
+    messages: Messages = [insert("1"), end] if isinstance(end, Commit) else [end, *after]
+    content = encoder.length_prefixed([encoder.encode(message) for message in messages])
+    scanned = scan_file("b.bin", 1, content, salvages=True)
+    assert len(scanned.summary.damages) == 1
+    assert "expected a time in the years 1 to 9999" in scanned.summary.damages[0].reason
+    assert scanned.summary.changes == {T: 1}
