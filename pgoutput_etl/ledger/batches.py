@@ -14,7 +14,7 @@ from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
-from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, CLAIMED, JUST_FINISHED, Claim, Claims
+from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, CLAIMED, Claim, Claims, just_finished
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import FORMAT, check_format, erasure_of, file_statistics, table_row, table_state
 from pgoutput_etl.machine import now
@@ -224,7 +224,7 @@ class LedgerBatches:
             numbers = self._numbers(last.number if last else 0)
             newest = None if numbers is None else (numbers[0], numbers[0] != numbers[1])
             if (last and (last.number, last.resumed)) != newest:
-                raise AnotherRunError(JUST_FINISHED)
+                raise just_finished()
 
         with (
             self.store.private_folders(),

@@ -33,8 +33,6 @@ CLOCKS_DIFFER = timedelta(hours=2)
 
 RETRY = timedelta(seconds=10)  # after a failed renewal
 
-JUST_FINISHED = "another run has just finished; this run changes nothing. Run again"
-
 CLAIM_COLUMNS = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
 CLAIMED, RENEWED, RELEASED = "claimed", "renewed", "released"
@@ -112,7 +110,7 @@ class Claims:
         last = newest(self.read(batch))
         active = None if last is None else sign_of_life(last, lambda: newest(self.read(batch)), self.machine, progress)
         if active is not None and active.status == RELEASED:
-            raise AnotherRunError(JUST_FINISHED)
+            raise just_finished()
         if active is not None:
             raise _taken(active, now(self.machine))
         return last
@@ -224,6 +222,10 @@ class HeldClaim:
 def _first_line(error: Exception) -> str:
     """The first line of the error's text. It contains no values of rows, because a claim has none."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def just_finished() -> AnotherRunError:
+    return AnotherRunError("another run has just finished; this run changes nothing. Run again")
 
 
 def _taken(other: Claim, at: datetime) -> AnotherRunError:
