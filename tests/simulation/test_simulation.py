@@ -23,11 +23,12 @@ from tests.simulation.runner import Tally, first_seed_that_finds, run_seed, run_
 ROOT = Path(__file__).parents[2]
 SEEDS, OF_SOAK, AT_ONCE = 100, 40_000, 100
 
-FOUND_WITHIN, FOUND_LATE_WITHIN = 200, 10_000  # seeds, from 0 on
+FOUND_WITHIN, FOUND_LATE_WITHIN = 200, 20_000  # seeds, from 0 on
 # Where the search begins for what few seeds find: it took seconds each from 0 on.
 BEGIN = {
     "a lost catalog Message goes unnoticed": 21,
     "a rolled back definition counts": 53,
+    "a run does not look at the ledger once it has the claim": 12_300,
     "a truncate removes the past from a table that keeps it": 16,
     "an interrupted batch is finished with the files that are new now": 16,
     "an interrupted snapshot counts as done": 199,
@@ -37,7 +38,6 @@ BEGIN = {
 }
 FOUND_LATE = {
     "rows of open transactions are deleted before the batch is done",
-    "rows of open transactions are deleted by a run that looks at an older batch",
     "the date of a claim tells that its run is dead",
     "a run does not look at the ledger once it has the claim",
     "files that were renamed during the scan are applied",
@@ -53,10 +53,12 @@ FOUND_LATE = {
     "claims that count are deleted",
     "waiting changes are not masked again",
 }
-# Not within 10,000 seeds. test_backfill.py and tests/spark/jobs/test_maintain.py have a test for each.
+# Not within 10,000 seeds. test_backfill.py and tests/spark/jobs/test_maintain.py have a test for the first two. Seed
+# 5,004 found the third until runs waited for claims whose dates tell nothing.
 NOT_FOUND = {
     "a backfill does not look at the ledger once it has the claim",
     "old transactions are deleted without a record",
+    "rows of open transactions are deleted by a run that looks at an older batch",
 }
 
 
